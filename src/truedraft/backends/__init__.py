@@ -1,0 +1,1 @@
+"""One file for every way to get tokens."""

@@ -1,0 +1,1 @@
+"""Measures plain decoding against DFlash in one run."""

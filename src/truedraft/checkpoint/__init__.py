@@ -1,0 +1,1 @@
+"""Reads headers and configs, never weights: checkpoint files in, specs out."""

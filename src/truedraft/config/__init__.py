@@ -1,0 +1,1 @@
+"""What the user may say: strict, frozen, without torch."""

@@ -1,0 +1,1 @@
+"""Frozen records that rooms hand each other: standard library only, no tensors."""

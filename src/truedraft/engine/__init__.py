@@ -1,0 +1,1 @@
+"""Scheduler and step: tensors live only below StepPlan and above StepResult."""

@@ -1,0 +1,1 @@
+"""Key/value pages: integers decide, pools store."""

@@ -1,0 +1,1 @@
+"""Modules and weights of targets and drafters: no cache, no scheduling."""
