@@ -1,0 +1,208 @@
+"""The decoder layer that targets and drafters share: RMSNorm, attention, gated MLP.
+
+Written only against `kernels.ops.Ops`. Parameters are made without storage (device `meta`) and
+get it when a checkpoint is loaded (`models.weights`), so a tensor that was forgotten cannot hide.
+q, k and v are one matrix product, gate and up another.
+
+Axes as in kernels.ops; L layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from truedraft.contract.specs import AttentionSpec
+from truedraft.kernels.ops import Ops
+from truedraft.models.interface import LayerAttend
+from truedraft.models.rope import RopeTable
+from truedraft.models.slots import Part, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class StackShape:
+    """What one stack of equal decoder layers is made of."""
+
+    num_layers: int
+    hidden_size: int
+    mlp_size: int
+    attention: AttentionSpec
+    causal: tuple[bool, ...]
+    rms_eps: float
+    qk_norm: bool
+    attention_bias: bool
+    mlp_bias: bool
+    max_position: int
+
+    @property
+    def q_size(self) -> int:
+        return self.attention.num_heads * self.attention.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.attention.num_kv_heads * self.attention.head_dim
+
+
+def empty_parameter(dtype: torch.dtype, *shape: int) -> nn.Parameter:
+    """A parameter without storage. Gradients are off until a trainer turns them on."""
+    return nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"), requires_grad=False)
+
+
+class Linear(nn.Module):
+    """weight_OD and perhaps bias_O; computed through the Ops."""
+
+    def __init__(self, ops: Ops, num_in: int, num_out: int, bias: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._linear = ops.linear
+        self.weight = empty_parameter(dtype, num_out, num_in)
+        self.bias = empty_parameter(dtype, num_out) if bias else None
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        return self._linear(x_TD, self.weight, self.bias)
+
+
+class Attention(nn.Module):
+    """q, k, v in one product, optional norm of q's and k's heads, rope, injected attention, output."""
+
+    def __init__(self, shape: StackShape, layer: int, ops: Ops, dtype: torch.dtype) -> None:
+        super().__init__()
+        spec = shape.attention
+        self.num_heads, self.num_kv_heads, self.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
+        self.layer, self.causal, self.window = layer, shape.causal[layer], spec.windows[layer]
+        self.scale, self.eps, self.qk_norm = spec.head_dim**-0.5, shape.rms_eps, shape.qk_norm
+        self._ops = ops
+        bias = shape.attention_bias
+        self.qkv = Linear(ops, shape.hidden_size, shape.q_size + 2 * shape.kv_size, bias, dtype)
+        self.out = Linear(ops, shape.q_size, shape.hidden_size, bias, dtype)
+        if shape.qk_norm:
+            self.q_norm = empty_parameter(dtype, spec.head_dim)
+            self.k_norm = empty_parameter(dtype, spec.head_dim)
+
+    def forward(self, x_TD: Tensor, cos_TH: Tensor, sin_TH: Tensor, attend: LayerAttend) -> Tensor:
+        heads_TXH = self.qkv(x_TD).view(x_TD.shape[0], -1, self.head_dim)
+        num_qk = self.num_heads + self.num_kv_heads
+        ops = self._ops
+        if self.qk_norm:
+            q_TNH = ops.rope(
+                ops.rms_norm(heads_TXH[:, : self.num_heads], self.q_norm, self.eps), cos_TH, sin_TH
+            )
+            k_TKH = ops.rope(
+                ops.rms_norm(heads_TXH[:, self.num_heads : num_qk], self.k_norm, self.eps), cos_TH, sin_TH
+            )
+        else:
+            qk_TXH = ops.rope(heads_TXH[:, :num_qk], cos_TH, sin_TH)
+            q_TNH, k_TKH = qk_TXH[:, : self.num_heads], qk_TXH[:, self.num_heads :]
+        o_TNH = attend(
+            self.layer,
+            q_TNH,
+            k_TKH,
+            heads_TXH[:, num_qk:],
+            scale=self.scale,
+            causal=self.causal,
+            window=self.window,
+        )
+        return self.out(o_TNH.reshape(x_TD.shape[0], -1))
+
+
+class Mlp(nn.Module):
+    """down(silu(gate(x)) · up(x)), gate and up in one product."""
+
+    def __init__(self, shape: StackShape, ops: Ops, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._silu_mul = ops.silu_mul
+        self.gate_up = Linear(ops, shape.hidden_size, 2 * shape.mlp_size, shape.mlp_bias, dtype)
+        self.down = Linear(ops, shape.mlp_size, shape.hidden_size, shape.mlp_bias, dtype)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        return self.down(self._silu_mul(self.gate_up(x_TD)))
+
+
+class DecoderLayer(nn.Module):
+    """One layer. The residual stream travels beside the last product, to be added while norming."""
+
+    def __init__(self, shape: StackShape, layer: int, ops: Ops, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.attention = Attention(shape, layer, ops, dtype)
+        self.mlp = Mlp(shape, ops, dtype)
+        self.norm_before_attention = empty_parameter(dtype, shape.hidden_size)
+        self.norm_before_mlp = empty_parameter(dtype, shape.hidden_size)
+
+
+class DecoderStack(nn.Module):
+    """Layers and final norm: embedded rows in, normed rows and the wanted residual streams out."""
+
+    def __init__(self, shape: StackShape, ops: Ops, dtype: torch.dtype, device: torch.device | str) -> None:
+        super().__init__()
+        self.shape = shape
+        self._ops = ops
+        self.layers = nn.ModuleList(
+            DecoderLayer(shape, layer, ops, dtype) for layer in range(shape.num_layers)
+        )
+        self.norm = empty_parameter(dtype, shape.hidden_size)
+        self.rope = RopeTable(
+            shape.attention.rope, shape.attention.head_dim, shape.max_position, dtype, device
+        )
+
+    def forward(
+        self,
+        x_TD: Tensor,
+        positions_T: Tensor,
+        attend: LayerAttend,
+        wanted: frozenset[int] = frozenset(),
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """→ (normed_TD, residual stream after each wanted layer; −1 is the input)."""
+        ops, eps = self._ops, self.shape.rms_eps
+        cos_TH, sin_TH = self.rope(positions_T)
+        streams = {-1: x_TD} if -1 in wanted else {}
+        residual_TD, last_TD = x_TD, None  # last_TD: output of the layer before, not yet added
+        for i, layer in enumerate(self.layers):
+            if last_TD is None:
+                y_TD = ops.rms_norm(residual_TD, layer.norm_before_attention, eps)
+            else:
+                y_TD, residual_TD = ops.add_rms_norm(last_TD, residual_TD, layer.norm_before_attention, eps)
+                if i - 1 in wanted:
+                    streams[i - 1] = residual_TD
+            y_TD = layer.attention(y_TD, cos_TH, sin_TH, attend)
+            y_TD, residual_TD = ops.add_rms_norm(y_TD, residual_TD, layer.norm_before_mlp, eps)
+            last_TD = layer.mlp(y_TD)
+        y_TD, residual_TD = ops.add_rms_norm(last_TD, residual_TD, self.norm, eps)
+        if len(self.layers) - 1 in wanted:
+            streams[len(self.layers) - 1] = residual_TD
+        return y_TD, streams
+
+    def slots(self, ours: str, theirs: str) -> list[Slot]:
+        """Where parameters come from; `ours` and `theirs` are name prefixes ("stack.", "model.")."""
+        slots = [Slot(f"{ours}norm", (Part(f"{theirs}norm.weight", (self.shape.hidden_size,)),))]
+        for i in range(self.shape.num_layers):
+            slots += _layer_slots(self.shape, f"{ours}layers.{i}.", f"{theirs}layers.{i}.")
+        return slots
+
+
+def _layer_slots(shape: StackShape, ours: str, theirs: str) -> list[Slot]:
+    width, mlp, head_dim = shape.hidden_size, shape.mlp_size, shape.attention.head_dim
+    q, kv = shape.q_size, shape.kv_size
+    slots: list[Slot] = []
+
+    def linear(name: str, room: str, outs: dict[str, int], num_in: int, bias: bool) -> None:
+        parts = tuple(Part(f"{theirs}{room}.{out}.weight", (size, num_in)) for out, size in outs.items())
+        slots.append(Slot(f"{ours}{name}.weight", parts))
+        if bias:
+            parts = tuple(Part(f"{theirs}{room}.{out}.bias", (size,)) for out, size in outs.items())
+            slots.append(Slot(f"{ours}{name}.bias", parts))
+
+    def norm(name: str, their_name: str, size: int) -> None:
+        slots.append(Slot(f"{ours}{name}", (Part(f"{theirs}{their_name}.weight", (size,)),)))
+
+    norm("norm_before_attention", "input_layernorm", width)
+    norm("norm_before_mlp", "post_attention_layernorm", width)
+    if shape.qk_norm:
+        norm("attention.q_norm", "self_attn.q_norm", head_dim)
+        norm("attention.k_norm", "self_attn.k_norm", head_dim)
+    outs = {"q_proj": q, "k_proj": kv, "v_proj": kv}
+    linear("attention.qkv", "self_attn", outs, width, shape.attention_bias)
+    linear("attention.out", "self_attn", {"o_proj": width}, q, shape.attention_bias)
+    linear("mlp.gate_up", "mlp", {"gate_proj": mlp, "up_proj": mlp}, width, shape.mlp_bias)
+    linear("mlp.down", "mlp", {"down_proj": width}, mlp, shape.mlp_bias)
+    return slots
