@@ -142,13 +142,12 @@ class DFlashDrafter(nn.Module):
         """(weight and bias of all layers' k, then all layers' v; k_norm_LH), stacked once and kept."""
         if self._context is not None:
             return self._context
-        attentions = [layer.attention for layer in self.stack.layers]
+        attentions = [layer.attention for layer in self.stack.in_order]
         q, kv = self.stack.shape.q_size, self.stack.shape.kv_size
         ranges = (slice(q, q + kv), slice(q + kv, q + 2 * kv))
         weight = torch.cat([a.qkv.weight[rows] for rows in ranges for a in attentions])
-        bias = None
-        if self.spec.attention_bias:
-            bias = torch.cat([a.qkv.bias[rows] for rows in ranges for a in attentions])
+        biases = [a.qkv.bias[rows] for rows in ranges for a in attentions if a.qkv.bias is not None]
+        bias = torch.cat(biases) if biases else None
         stacked = (weight, bias, torch.stack([a.k_norm for a in attentions]))
         if not self.training:
             self._context = stacked

@@ -137,9 +137,8 @@ class DecoderStack(nn.Module):
         super().__init__()
         self.shape = shape
         self._ops = ops
-        self.layers = nn.ModuleList(
-            DecoderLayer(shape, layer, ops, dtype) for layer in range(shape.num_layers)
-        )
+        self.in_order = tuple(DecoderLayer(shape, i, ops, dtype) for i in range(shape.num_layers))
+        self.layers = nn.ModuleList(self.in_order)
         self.norm = empty_parameter(dtype, shape.hidden_size)
         self.rope = RopeTable(
             shape.attention.rope, shape.attention.head_dim, shape.max_position, dtype, device
@@ -156,20 +155,18 @@ class DecoderStack(nn.Module):
         ops, eps = self._ops, self.shape.rms_eps
         cos_TH, sin_TH = self.rope(positions_T)
         streams = {-1: x_TD} if -1 in wanted else {}
-        residual_TD, last_TD = x_TD, None  # last_TD: output of the layer before, not yet added
-        for i, layer in enumerate(self.layers):
-            if last_TD is None:
-                y_TD = ops.rms_norm(residual_TD, layer.norm_before_attention, eps)
-            else:
-                y_TD, residual_TD = ops.add_rms_norm(last_TD, residual_TD, layer.norm_before_attention, eps)
-                if i - 1 in wanted:
-                    streams[i - 1] = residual_TD
+        residual_TD = x_TD
+        y_TD = ops.rms_norm(x_TD, self.in_order[0].norm_before_attention, eps)
+        for i, layer in enumerate(self.in_order):
             y_TD = layer.attention(y_TD, cos_TH, sin_TH, attend)
             y_TD, residual_TD = ops.add_rms_norm(y_TD, residual_TD, layer.norm_before_mlp, eps)
-            last_TD = layer.mlp(y_TD)
-        y_TD, residual_TD = ops.add_rms_norm(last_TD, residual_TD, self.norm, eps)
-        if len(self.layers) - 1 in wanted:
-            streams[len(self.layers) - 1] = residual_TD
+            y_TD = layer.mlp(y_TD)
+            # The sum with the residual stream is made where it is normed for what comes next.
+            last = i + 1 == len(self.in_order)
+            next_norm = self.norm if last else self.in_order[i + 1].norm_before_attention
+            y_TD, residual_TD = ops.add_rms_norm(y_TD, residual_TD, next_norm, eps)
+            if i in wanted:
+                streams[i] = residual_TD
         return y_TD, streams
 
     def slots(self, ours: str, theirs: str) -> list[Slot]:
