@@ -46,7 +46,7 @@ def read_rope(values: Values) -> RopeSpec | None:
             float(nested_partial),
             Origin("key", f"{said[1].where}.partial_rotary_factor"),
         )
-    if theta is None:
+    if theta is None and (theta := values.values.get("rope_theta")) is None:
         return None
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     kept = {
@@ -152,7 +152,9 @@ def block_causality(values: Values, layer_types: tuple[str, ...]) -> tuple[bool,
     `is_causal` or `dflash_config.causal` rule all layers. Without them a sliding layer is causal
     (unless `sliding_window_non_causal` or `use_swa`), a full layer is not: dflash package, model.py.
     """
-    said = values.flag("is_causal", "is_causal", "causal")
+    said = values.flag("is_causal", "is_causal")
+    if said is None:
+        said = values.flag("is_causal", "causal")
     if said is not None:
         return values.put("causal", (said,) * len(layer_types), values.origins["is_causal"])
     open_window = values.flag("sliding_window_non_causal", "sliding_window_non_causal")

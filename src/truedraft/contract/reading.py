@@ -95,3 +95,7 @@ class DrafterReading(Reading):
     num_captured: int | None = None  # width of fc / target hidden size
     layout_said: Literal["anchor", "masks"] | None = None  # None: no key says which layout it is
     quantisation: str | None = None
+    config_problem: str | None = None  # why there is no usable config.json
+    embedding_rows: int | None = None
+    head_rows: int | None = None
+    d2t_len: int | None = None

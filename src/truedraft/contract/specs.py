@@ -84,7 +84,7 @@ class DrafterSpec:
 
     source: str
     path: str
-    format: Literal["zlab", "speculators", "specforge", "unknown"]
+    format: Literal["zlab", "speculators", "specforge", "deepspec", "unknown"]
     algorithm: str  # "dflash", "dflash2", "dspark", "domino", …
     architecture: str
     num_layers: int
