@@ -14,20 +14,24 @@ Axes: R rows, V vocabulary, K candidates, C chunks of the vocabulary, Z tokens a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from truedraft.kernels.sampling import NO_TOKEN
+from truedraft.kernels.sampling import NO_TOKEN, chunked
 
 _CHUNK_LEN = 256
 # Sorting a whole vocabulary costs milliseconds a row on a CPU; most rows are settled by their
 # highest few tokens, and those that are not climb this ladder.
-_NUM_CANDIDATES = (256, 4096)
+_NUM_CANDIDATES = (64, 512)
 # Below this the reciprocal is no longer a finite float32; any row is greedy long before.
 _LEAST_TEMPERATURE = 1e-30
+
+
+_Path = Callable[[Tensor, "_Columns"], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,37 +44,43 @@ class DrawParams:
     top_p: float = 1.0
     min_p: float = 0.0
 
-    def truncates(self, vocab_size: int) -> bool:
-        return 0 < self.top_k < vocab_size or self.top_p < 1.0 or self.min_p > 0.0
-
 
 def draw(logits_RV: Tensor, params: Sequence[DrawParams]) -> Tensor:
     """→ ids_R, int64; `NO_TOKEN` where a row holds a NaN or +inf, or only −inf."""
     vocab_size = logits_RV.shape[1]
-    whole = [row for row, row_params in enumerate(params) if not row_params.truncates(vocab_size)]
-    if len(whole) == len(params):
-        return _draw_whole(logits_RV, _Columns.of(params, logits_RV))
-    if not whole:
-        return _draw_truncated(logits_RV, _Columns.of(params, logits_RV))
+    groups: dict[_Path, list[int]] = {}
+    for row, row_params in enumerate(params):
+        groups.setdefault(_path_of(row_params, vocab_size), []).append(row)
     ids_R = torch.empty(len(params), dtype=torch.int64, device=logits_RV.device)
-    is_whole = set(whole)
-    cut = [row for row in range(len(params)) if row not in is_whole]
-    for rows, draw_rows in ((whole, _draw_whole), (cut, _draw_truncated)):
-        rows_R = torch.tensor(rows, device=logits_RV.device)
+    for path, rows in groups.items():
         columns = _Columns.of([params[row] for row in rows], logits_RV)
-        ids_R[rows_R] = draw_rows(logits_RV[rows_R], columns)
+        if len(groups) == 1:
+            return path(logits_RV, columns)
+        rows_R = torch.tensor(rows, device=logits_RV.device)
+        ids_R[rows_R] = path(logits_RV.index_select(0, rows_R), columns)
     return ids_R
+
+
+def _path_of(params: DrawParams, vocab_size: int) -> _Path:
+    if 0 < params.top_k < vocab_size or params.min_p > 0:
+        return _draw_truncated
+    return _draw_nucleus if params.top_p < 1 else _draw_whole
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The rows' parameters as float64 columns [R, 1] (top_k int64, V where off)."""
+    """The rows' parameters as columns [R, 1]: float64; top_k int64, V where off.
+
+    `total`: the row's sum of exp((logit − highest) / temperature), where top-p takes its share of
+    the whole vocabulary; else 0.
+    """
 
     uniform: Tensor
     temperature: Tensor
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
+    total: Tensor
 
     @staticmethod
     def of(params: Sequence[DrawParams], like_RV: Tensor) -> _Columns:
@@ -82,51 +92,59 @@ class _Columns:
                 p.top_k if 0 < p.top_k < vocab_size else vocab_size,
                 p.top_p,
                 p.min_p,
+                0.0,
             )
             for p in params
         ]
         columns = torch.tensor(table, dtype=torch.float64).to(like_RV.device).split(1, dim=1)
-        return _Columns(columns[0], columns[1], columns[2].to(torch.int64), columns[3], columns[4])
+        return _Columns(columns[0], columns[1], columns[2].to(torch.int64), *columns[3:])
 
     def at(self, rows_R: Tensor) -> _Columns:
-        return _Columns(
-            self.uniform[rows_R], self.temperature[rows_R], self.top_k[rows_R], self.top_p[rows_R],
-            self.min_p[rows_R],
-        )  # fmt: skip
+        return _Columns(*(getattr(self, column.name)[rows_R] for column in fields(self)))
 
 
 def _draw_whole(logits_RV: Tensor, columns: _Columns) -> Tensor:
     """Draws from the whole vocabulary: find the chunk, then the token in it."""
     weights_RV, alive_R = _weights(logits_RV, columns.temperature)
-    num_rows, vocab_size = weights_RV.shape
-    padding = -vocab_size % _CHUNK_LEN
-    if padding:
-        weights_RV = torch.nn.functional.pad(weights_RV, (0, padding))
-    weights_RCZ = weights_RV.view(num_rows, -1, _CHUNK_LEN)
-    sums_RC = weights_RCZ.sum(dim=-1, dtype=torch.float64)
+    weights_RCZ = chunked(weights_RV, _CHUNK_LEN, 0.0)
+    sums_RC = weights_RCZ.sum(dim=-1).double()
     cdf_RC = sums_RC.cumsum(-1)
     target_R1 = columns.uniform * cdf_RC[:, -1:]
     chunk_R1 = _pick(sums_RC, cdf_RC, target_R1)
     before_R1 = cdf_RC.gather(1, chunk_R1) - sums_RC.gather(1, chunk_R1)
-    chunks_RZ = weights_RCZ[torch.arange(num_rows, device=chunk_R1.device), chunk_R1.squeeze(1)].double()
-    offset_R1 = _pick(chunks_RZ, chunks_RZ.cumsum(-1), target_R1 - before_R1)
+    rows_R = torch.arange(logits_RV.shape[0], device=logits_RV.device)
+    weights_RZ = weights_RCZ[rows_R, chunk_R1.squeeze(1)].double()
+    offset_R1 = _pick(weights_RZ, weights_RZ.cumsum(-1), target_R1 - before_R1)
     return torch.where(alive_R, (chunk_R1 * _CHUNK_LEN + offset_R1).squeeze(1), NO_TOKEN)
+
+
+def _draw_nucleus(logits_RV: Tensor, columns: _Columns) -> Tensor:
+    """Draws where top-p alone cuts: its share is of the whole vocabulary's weight."""
+    weights_RV, _ = _weights(logits_RV, columns.temperature)
+    total_R1 = chunked(weights_RV, _CHUNK_LEN, 0.0).sum(dim=-1).double().sum(dim=-1, keepdim=True)
+    return _draw_truncated(logits_RV, replace(columns, total=total_R1))
 
 
 def _draw_truncated(logits_RV: Tensor, columns: _Columns) -> Tensor:
     """Draws from the kept tokens, out of as few candidates as settle what is kept."""
-    vocab_size = logits_RV.shape[1]
-    weights_RV, alive_R = _weights(logits_RV, columns.temperature)
-    total_R1 = weights_RV.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    ids_R = torch.full_like(alive_R, NO_TOKEN, dtype=torch.int64)
-    left_R = alive_R.nonzero().squeeze(1)
-    for num_candidates in (*(k for k in _NUM_CANDIDATES if k < vocab_size), vocab_size):
-        if left_R.numel() == 0:
+    num_rows, vocab_size = logits_RV.shape
+    alive_R = logits_RV.amax(dim=-1).isfinite()
+    ids_R = torch.full((num_rows,), NO_TOKEN, device=logits_RV.device)
+    left_R, rows_RV, here = torch.arange(num_rows, device=logits_RV.device), logits_RV, columns
+    for num_candidates in _NUM_CANDIDATES:
+        if num_candidates >= vocab_size:
             break
-        here = columns.at(left_R)
-        drawn_R, settled_R = _draw_candidates(logits_RV[left_R], total_R1[left_R], here, num_candidates)
-        ids_R[left_R[settled_R]] = drawn_R[settled_R]
-        left_R = left_R[~settled_R]
+        values_RK, candidates_RK = _highest(rows_RV, num_candidates)
+        cutoff = _find_cutoff(values_RK, here, vocab_size)
+        drawn_R = _draw_kept(values_RK, candidates_RK, cutoff, here)
+        ids_R[left_R] = torch.where(cutoff.settled & alive_R[left_R], drawn_R, NO_TOKEN)
+        unsettled_R = (~cutoff.settled & alive_R[left_R]).nonzero().squeeze(1)
+        if unsettled_R.numel() == 0:
+            return ids_R
+        left_R, here = left_R[unsettled_R], here.at(unsettled_R)
+        rows_RV = rows_RV.index_select(0, unsettled_R)
+    cutoff = _find_cutoff(_falling(rows_RV), here, vocab_size)
+    ids_R[left_R] = _draw_whole(rows_RV.masked_fill(~cutoff.kept(rows_RV), float("-inf")), here)
     return ids_R
 
 
@@ -138,48 +156,82 @@ def _weights(logits_RV: Tensor, temperature_R1: Tensor) -> tuple[Tensor, Tensor]
     return weights_RV, top_R1.squeeze(1).isfinite()
 
 
-def _draw_candidates(
-    logits_RV: Tensor, total_R1: Tensor, columns: _Columns, num_candidates: int
-) -> tuple[Tensor, Tensor]:
-    """→ (ids_R, settled_R): a row not settled may keep tokens that are not among its candidates."""
-    values_RK, ids_RK = logits_RV.topk(num_candidates, dim=-1)
-    scaled_RK = (values_RK.double() - values_RK[:, :1].double()) / columns.temperature
-    kth_R1 = values_RK.gather(1, columns.top_k.clamp(max=num_candidates) - 1)
+def _highest(logits_RV: Tensor, num_candidates: int) -> tuple[Tensor, Tensor]:
+    """→ the highest values_RK of each row, falling, and their ids_RK: topk in two levels.
+
+    Every value above the lowest of them is in one of the K chunks with the highest maxima. A chunk
+    is a residue class of ids: a maximum over the slower axis is the faster one.
+    """
+    num_rows, vocab_size = logits_RV.shape
+    chunk_len = min(64, 1 << max(0, (vocab_size // (4 * num_candidates)).bit_length() - 1))
+    if missing := -vocab_size % chunk_len:
+        logits_RV = torch.nn.functional.pad(logits_RV, (0, missing), value=float("-inf"))
+    chunks_RZC = logits_RV.view(num_rows, chunk_len, -1)
+    num_chunks = chunks_RZC.shape[2]
+    best_RK = chunks_RZC.amax(dim=1).topk(num_candidates, dim=-1, sorted=False).indices
+    pool_RX = chunks_RZC.gather(2, best_RK.unsqueeze(1).expand(-1, chunk_len, -1)).flatten(1)
+    values_RK, places_RK = pool_RX.topk(num_candidates, dim=-1)
+    ids_RK = places_RK // num_candidates * num_chunks + best_RK.gather(1, places_RK % num_candidates)
+    return values_RK, ids_RK
+
+
+def _falling(logits_RV: Tensor) -> Tensor:
+    """Each row's values, sorted downwards. numpy sorts with vectors: torch takes 14 times as long."""
+    if logits_RV.device.type == "cpu":
+        return torch.from_numpy(np.sort(logits_RV.numpy(), axis=1)).flip(1)
+    return logits_RV.sort(dim=1, descending=True).values
+
+
+@dataclass(frozen=True, slots=True)
+class _Cutoff:
+    """What is kept: values above `lowest`, and the first `num_ties` (by id) equal to it.
+
+    A row is not settled where it may keep tokens that were not among the values looked at.
+    """
+
+    lowest: Tensor  # R1
+    num_ties: Tensor  # R1
+    settled: Tensor  # R
+
+    def kept(self, values_RX: Tensor) -> Tensor:
+        """→ kept_RX, for values in order of id."""
+        ties_RX = values_RX == self.lowest
+        return (values_RX > self.lowest) | (ties_RX & (ties_RX.cumsum(-1) <= self.num_ties))
+
+
+def _find_cutoff(values_RK: Tensor, columns: _Columns, vocab_size: int) -> _Cutoff:
+    """Where min-p, top-k and top-p cut a row with these highest values, falling."""
+    num_values = values_RK.shape[1]
+    scaled_RK = _scaled(values_RK, values_RK[:, :1], columns)
+    kth_R1 = values_RK.gather(1, columns.top_k.clamp(max=num_values) - 1)
     left_RK = (scaled_RK >= columns.min_p.log()) & (values_RK >= kth_R1) & (values_RK > float("-inf"))
 
     # What min-p and top-k leave is the whole that top-p takes its share of.
-    is_cut_R1 = (columns.top_k < logits_RV.shape[1]) | (columns.min_p > 0)
-    weights_RK = scaled_RK.exp() * left_RK
-    cdf_RK = weights_RK.cumsum(-1)
-    total_R1 = torch.where(is_cut_R1, cdf_RK[:, -1:], total_R1)
+    is_cut_R1 = (columns.top_k < vocab_size) | (columns.min_p > 0)
+    cdf_RK = (scaled_RK.exp() * left_RK).cumsum(-1)
+    total_R1 = torch.where(is_cut_R1, cdf_RK[:, -1:], columns.total)
     before_RK = torch.nn.functional.pad(cdf_RK[:, :-1], (1, 0))
     kept_RK = left_RK & ((before_RK < columns.top_p * total_R1) | (columns.top_p >= 1))
     num_kept_R1 = kept_RK.sum(-1, keepdim=True).clamp(min=1)
 
     lowest_R1 = values_RK.gather(1, num_kept_R1 - 1)
     settled_R1 = (lowest_R1 > values_RK[:, -1:]) & ~(is_cut_R1 & left_RK[:, -1:])
-    settled_R1 |= num_candidates == logits_RV.shape[1]
     num_ties_R1 = num_kept_R1 - (values_RK > lowest_R1).sum(-1, keepdim=True)
-    drawn_R = _draw_kept(values_RK, ids_RK, scaled_RK, lowest_R1, num_ties_R1, columns.uniform)
-    return drawn_R, settled_R1.squeeze(1)
+    return _Cutoff(lowest_R1, num_ties_R1, settled_R1.squeeze(1))
 
 
-def _draw_kept(
-    values_RK: Tensor,
-    ids_RK: Tensor,
-    scaled_RK: Tensor,
-    lowest_R1: Tensor,
-    num_ties_R1: Tensor,
-    uniform_R1: Tensor,
-) -> Tensor:
-    """Draws, in order of id, from candidates above `lowest` and the first `num_ties` equal to it."""
+def _draw_kept(values_RK: Tensor, ids_RK: Tensor, cutoff: _Cutoff, columns: _Columns) -> Tensor:
+    """Draws from the candidates that are kept."""
+    top_R1 = values_RK[:, :1]
     ids_RK, order_RK = ids_RK.sort(dim=-1)
     values_RK = values_RK.gather(1, order_RK)
-    ties_RK = values_RK == lowest_R1
-    kept_RK = (values_RK > lowest_R1) | (ties_RK & (ties_RK.cumsum(-1) <= num_ties_R1))
-    weights_RK = scaled_RK.gather(1, order_RK).exp() * kept_RK
+    weights_RK = _scaled(values_RK, top_R1, columns).exp() * cutoff.kept(values_RK)
     cdf_RK = weights_RK.cumsum(-1)
-    return ids_RK.gather(1, _pick(weights_RK, cdf_RK, uniform_R1 * cdf_RK[:, -1:])).squeeze(1)
+    return ids_RK.gather(1, _pick(weights_RK, cdf_RK, columns.uniform * cdf_RK[:, -1:])).squeeze(1)
+
+
+def _scaled(values_RK: Tensor, top_R1: Tensor, columns: _Columns) -> Tensor:
+    return (values_RK.double() - top_R1.double()) / columns.temperature
 
 
 def _pick(weights_RK: Tensor, cdf_RK: Tensor, target_R1: Tensor) -> Tensor:
