@@ -61,12 +61,12 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One sequence to generate. `n` > 1 is several requests."""
+    """One sequence to generate. `n` > 1 is several requests. `speculation` None: the backend's default."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    speculation: Speculation = "auto"
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True, slots=True)

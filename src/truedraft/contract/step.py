@@ -58,7 +58,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one Extend gave. `token_ids` (num_accepted + 1 of them) is empty where it did not sample."""
+    """What one Extend gave. `token_ids` (num_accepted + 1 of them) is empty where it did not sample.
+
+    `error`: the sequence cannot go on (no token to choose); the others of the step can.
+    """
 
     seq_id: int
     token_ids: tuple[int, ...] = ()
@@ -66,6 +69,7 @@ class Outcome:
     num_accepted: int = 0
     logprobs: tuple[PositionLogprobs, ...] | None = None
     prompt_logprobs: tuple[PositionLogprobs, ...] | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

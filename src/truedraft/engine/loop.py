@@ -1,0 +1,111 @@
+"""The engine's thread: takes in requests, plans, steps, commits, and hands events out.
+
+Everything that touches the scheduler happens on this one thread. Callers speak to it through an
+inbox and hear back through `on_events`, which must not block.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence as SequenceOf
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from truedraft.contract.step import StepPlan, StepResult
+from truedraft.engine.scheduler import Scheduler
+from truedraft.engine.sequence import SeqEvent, Sequence
+
+logger = logging.getLogger(__name__)
+
+IDLE_TURN_S = 1.0  # an idle loop turns this often, so that a stuck one can be told from it
+
+
+class Runner(Protocol):
+    """engine.step.StepRunner, or a stand-in of tests."""
+
+    def run(self, plan: StepPlan) -> StepResult: ...
+
+
+class EngineLoop:
+    """Runs `scheduler` on `runner` until closed. Every submitted sequence gets one terminal event."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        on_events: Callable[[SequenceOf[SeqEvent]], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._on_events = on_events
+        self._inbox: SimpleQueue[Sequence | int | None] = SimpleQueue()
+        self._closing = False
+        self._thread = threading.Thread(target=self._turn_until_closed, name="truedraft-engine", daemon=True)
+        self.last_turn_s = time.monotonic()
+        self.num_steps = 0
+        self.num_failures = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, seq: Sequence) -> None:
+        self._inbox.put(seq)
+
+    def abort(self, seq_id: int) -> None:
+        """End a sequence before its next step. Unknown or ended ids are ignored."""
+        self._inbox.put(seq_id)
+
+    def close(self) -> None:
+        """Abort what still runs and stop the thread. Blocks until the current step is done."""
+        self._inbox.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _turn_until_closed(self) -> None:
+        while not self._closing:
+            self.last_turn_s = time.monotonic()
+            self._take_in()
+            if self._closing:
+                break
+            plan = self._scheduler.plan()
+            if plan is not None:
+                self._step(plan)
+        self._deliver(self._scheduler.fail_all("the engine was shut down"))
+
+    def _take_in(self) -> None:
+        """Empty the inbox; wait for it while there is nothing to run."""
+        block = self._scheduler.is_idle
+        while True:
+            try:
+                message = self._inbox.get(timeout=IDLE_TURN_S) if block else self._inbox.get_nowait()
+            except Empty:
+                return
+            block = False
+            if message is None:
+                self._closing = True
+                return
+            if isinstance(message, Sequence):
+                self._scheduler.add(message)
+            elif (event := self._scheduler.abort(message)) is not None:
+                self._deliver([event])
+
+    def _step(self, plan: StepPlan) -> None:
+        try:
+            result = self._runner.run(plan)
+            self.num_steps += 1
+            self._deliver(self._scheduler.commit(plan, result))
+        except Exception as error:
+            # A failed step leaves no sequence in a known state: end them all, serve the next ones.
+            self.num_failures += 1
+            logger.exception("engine step %d failed", plan.step_id)
+            self._deliver(self._scheduler.fail_all(f"the engine's step failed: {error}"))
+
+    def _deliver(self, events: SequenceOf[SeqEvent]) -> None:
+        if events:
+            self._on_events(events)
