@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -159,7 +159,7 @@ class ScriptedBackend:
 
     async def _rounds(
         self, request: GenerateRequest, answer: Answer, submitted_s: float
-    ) -> AsyncIterator[TokenDelta]:
+    ) -> AsyncGenerator[TokenDelta, None]:
         started_s = time.monotonic()
         seed = request.sampling.seed
         maker = RoundMaker(
@@ -249,4 +249,17 @@ def _verify_len(stats: SpeculationStats) -> float:
     return 1.0 + stats.num_drafted / stats.num_rounds if stats.num_rounds else 0.0
 
 
-_WORDS = ("the", "drafter", "guesses", "a", "block", "target", "checks", "and", "keeps", "what", "agrees", "ü")
+_WORDS = (
+    "the",
+    "drafter",
+    "guesses",
+    "a",
+    "block",
+    "target",
+    "checks",
+    "and",
+    "keeps",
+    "what",
+    "agrees",
+    "ü",
+)
