@@ -20,9 +20,13 @@ from numpy.typing import NDArray
 from truedraft.contract.request import Grammar
 from truedraft.errors import BackendError, ConfigError, RequestError
 
-MAX_SOURCE_LEN = 256 * 1024
-"""Longest grammar source taken, in characters. llguidance bounds the work that one can cause: it
-gives up with an error, which becomes ours, past its limits on size, lexer states and step cost."""
+MAX_SOURCE_LEN = 128 * 1024
+"""Longest grammar source taken, in characters."""
+
+# llguidance gives up past its limits on size, lexer states and work a step; that becomes our error.
+# Compile time can grow with the square of the size (a schema with thousands of optional properties):
+# its own limit of 500,000 symbols would allow many seconds, this one about two.
+_LIMITS = LLParserLimits(max_grammar_size=40_000, verbose_errors=False)
 
 # A model that may write white space for ever sometimes does; pretty-printed JSON needs no more.
 _JSON_OPTIONS = {"whitespace_pattern": r"[ \n\r\t]{0,40}"}
@@ -86,7 +90,7 @@ class GrammarCompiler:
                 allowed=f"up to {MAX_SOURCE_LEN}",
             )
         source = _to_llguidance(grammar, param)
-        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LLParserLimits(verbose_errors=False))
+        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
             # The first mask builds most of the lexer: what is too complex for it fails here.
             GrammarConstraint(matcher.deep_copy(), self._vocab_size, self._eos_ids).probe(param)
@@ -220,4 +224,5 @@ def _refusal(matcher: LLMatcher, param: str) -> RequestError:
 def _message(matcher: LLMatcher) -> str:
     """llguidance's message without the dump of its state, on one line."""
     text = str(matcher.get_error()).split("<state>", 1)[0].split("<grammar>", 1)[0]
-    return " ".join(text.split())[:500]
+    line = " ".join(text.replace("<non-verbose/>", "").split())[:500]
+    return "no text fits it" if line.startswith("NoExtension") else line

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from truedraft.contract.request import SamplingParams
-from truedraft.contract.step import Extend
+from truedraft.contract.step import Extend, RowConstraint
+from truedraft.errors import BackendError
 from truedraft.kernels.sampling_shape import add_bias_, ban_, mask_, penalise_
 
 _Ints = NDArray[np.int64]
@@ -28,6 +29,7 @@ class RowEdits:
         self._penalties: list[tuple[_Ints, _Ints, _Ints, NDArray[np.float32]]] = []
         self._bans: list[tuple[_Ints, _Ints]] = []
         self._masks: list[tuple[_Ints, NDArray[np.int32]]] = []
+        self.failures: dict[int, str] = {}  # seq_id → why its constraint gave no masks
 
     def add(self, extend: Extend, draft: Sequence[int], start: int, eos_ids: Sequence[int]) -> None:
         """Notes the edits of one sequence's rows `start … start + len(draft)`.
@@ -48,12 +50,20 @@ class RowEdits:
         num_banned = min(max(asked.min_tokens - position, 0), len(rows))
         stops = sorted({t for t in (*eos_ids, *asked.stop_token_ids) if 0 <= t < self._vocab_size})
         if extend.constraint is not None:
-            masks = np.array(extend.constraint.masks(draft), dtype=np.int32)
+            masks = self._masks_of(extend.seq_id, extend.constraint, draft)
             for row in range(num_banned):
                 _forbid_unless_last(masks[row], stops)
             self._masks.append((rows, masks))
         elif num_banned and stops:
             self._bans.append(_pairs(rows[:num_banned], np.asarray(stops, np.int64)))
+
+    def _masks_of(self, seq_id: int, constraint: RowConstraint, draft: Sequence[int]) -> NDArray[np.int32]:
+        """A grammar that fails rules out every token of its own sequence; the others go on."""
+        try:
+            return np.array(constraint.masks(draft), dtype=np.int32)
+        except BackendError as error:
+            self.failures[seq_id] = str(error)
+            return np.zeros((1 + len(draft), (self._vocab_size + 31) // 32), np.int32)
 
     def _add_penalties(self, extend: Extend, draft: Sequence[int], rows: _Ints) -> None:
         """Row i has seen the history and the first i drafts; counts are of the answer's part."""

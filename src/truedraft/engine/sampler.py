@@ -39,9 +39,9 @@ class SampledRows:
     logprobs: tuple[tuple[PositionLogprobs, ...] | None, ...]
 
     def committed(self, index: int) -> tuple[int, ...]:
-        """The tokens that extend `index` commits."""
-        ids = self.target_ids[index]
-        return ids[: self.num_accepted[index] + 1] if ids else ()
+        """The tokens that extend `index` commits; where it has none to choose, those before."""
+        ids = self.target_ids[index][: self.num_accepted[index] + 1]
+        return ids[: ids.index(sampling.NO_TOKEN)] if sampling.NO_TOKEN in ids else ids
 
 
 class NoTokenError(BackendError):
@@ -77,11 +77,11 @@ def sample_rows(
         raise ValueError(f"{logits_RV.shape[0]} rows of logits for {rows.num_rows} rows of extends")
     if rows.num_rows == 0:
         return SampledRows(((),) * len(extends), (0,) * len(extends), (None,) * len(extends))
-    target_ids_R = _choose(logits_RV, rows, eos_ids)
+    target_ids_R, failures = _choose(logits_RV, rows, eos_ids)
     accepted_B = _accept(target_ids_R, rows)
     host = torch.cat((target_ids_R, accepted_B)).tolist()  # the step's one device-to-host copy
     sampled = _collect(logits_RV, rows, host[: rows.num_rows], host[rows.num_rows :])
-    _raise_where_no_token(logits_RV, rows, sampled)
+    _raise_where_no_token(logits_RV, rows, sampled, failures)
     return sampled
 
 
@@ -110,7 +110,8 @@ class _Rows:
         return self.starts[-1]
 
 
-def _choose(logits_RV: Tensor, rows: _Rows, eos_ids: Sequence[int]) -> Tensor:
+def _choose(logits_RV: Tensor, rows: _Rows, eos_ids: Sequence[int]) -> tuple[Tensor, dict[int, str]]:
+    """→ (target_ids_R, why some seq_ids have no token)."""
     edits = RowEdits(vocab_size=logits_RV.shape[1])
     drawn: list[int] = []
     params: list[DrawParams] = []
@@ -123,13 +124,13 @@ def _choose(logits_RV: Tensor, rows: _Rows, eos_ids: Sequence[int]) -> Tensor:
                 params.append(_draw_params(extend.sampling, extend.seed, position + row))
     shaped_RV = edits.apply(logits_RV)
     if not drawn:
-        return sampling.greedy(shaped_RV)
+        return sampling.greedy(shaped_RV), edits.failures
     if len(drawn) == rows.num_rows:
-        return draw(shaped_RV, params)
+        return draw(shaped_RV, params), edits.failures
     ids_R = sampling.greedy(shaped_RV)
     drawn_R = torch.tensor(drawn, device=logits_RV.device)
     ids_R[drawn_R] = draw(shaped_RV[drawn_R], params)
-    return ids_R
+    return ids_R, edits.failures
 
 
 def _draw_params(asked: SamplingParams, seed: int, position: int) -> DrawParams:
@@ -162,7 +163,7 @@ def _collect(logits_RV: Tensor, rows: _Rows, ids: list[int], accepted: list[int]
         target_ids[place] = tuple(ids[start : rows.starts[owner + 1]])
         num_accepted[place] = accepted[owner]
         num_top = extend.sampling.logprobs
-        committed = target_ids[place][: accepted[owner] + 1]
+        committed = tuple(ids[start : start + accepted[owner] + 1])
         if num_top is not None and sampling.NO_TOKEN not in committed:
             logprobs[place] = score_rows(logits_RV[start : start + len(committed)], committed, num_top)
     return SampledRows(tuple(target_ids), tuple(num_accepted), tuple(logprobs))
@@ -190,16 +191,20 @@ def score_rows(logits_RV: Tensor, token_ids: Sequence[int], num_top: int) -> tup
     return tuple(scored)
 
 
-def _raise_where_no_token(logits_RV: Tensor, rows: _Rows, sampled: SampledRows) -> None:
+def _raise_where_no_token(
+    logits_RV: Tensor, rows: _Rows, sampled: SampledRows, failures: dict[int, str]
+) -> None:
     reasons: dict[int, str] = {}
     for owner, (place, extend) in enumerate(rows.owners):
-        committed = sampled.committed(place)
-        if sampling.NO_TOKEN in committed:
-            raw_V = logits_RV[rows.starts[owner] + committed.index(sampling.NO_TOKEN)]
-            reasons[extend.seq_id] = (
-                "every token is ruled out by the request's logit_bias, grammar or min_tokens together"
-                if raw_V.amax().isfinite()
-                else "the target's logits are not finite numbers"
+        num_committed = len(sampled.committed(place))
+        if num_committed == sampled.num_accepted[place] + 1:
+            continue
+        raw_V = logits_RV[rows.starts[owner] + num_committed]
+        if not raw_V.amax().isfinite():
+            reasons[extend.seq_id] = "the target's logits are not finite numbers"
+        else:
+            reasons[extend.seq_id] = failures.get(
+                extend.seq_id, "every token is ruled out by the request's logit_bias, min_tokens and grammar"
             )
     if reasons:
         raise NoTokenError(reasons, sampled)
