@@ -13,6 +13,9 @@ from truedraft.kvcache.pages import PageAllocator
 from truedraft.kvcache.pool import KVPool
 from truedraft.models.interface import LayerAttend
 
+# Models this small lose more by sharing their work between threads than they gain.
+torch.set_num_threads(1)
+
 
 @dataclass(frozen=True)
 class Rows:

@@ -26,6 +26,9 @@ from truedraft.models.llama import LlamaTarget
 from truedraft.models.qwen3 import Qwen3Target
 from truedraft.models.weights import DictSource, fill
 
+# Models this small lose more by sharing their work between threads than they gain.
+torch.set_num_threads(1)
+
 Family = Literal["llama", "qwen3"]
 Agreement = Literal["none", "mixed", "all"]
 

@@ -66,8 +66,8 @@ def load_drafter(
             seen=spec.source,
             allowed=", ".join(_DRAFTERS),
         )
-    _refuse_other_activation(Path(spec.path))
     drafter: nn.Module = _imported(dotted)(spec, target, ops, dtype, device)
+    _refuse_other_activation(Path(spec.path))
     with FolderSource(spec.path) as source:
         fill(drafter, source, device)
     return drafter  # type: ignore[return-value]
