@@ -1,0 +1,222 @@
+/* Attention over paged K/V. Included by native.c.
+ *
+ * The rows of a span times the query heads of one key head are `pairs`; a task takes some pairs of one
+ * key head, so that K and V are read once for all of them. Scores of a task stand in a buffer whose
+ * column is the key's position less a multiple of VL: a key's lane depends on its position alone, and
+ * keys that a row does not see weigh exactly 0. So a row's bits depend on its own keys only.
+ */
+#define MAX_PAIRS 24
+#define KEY_BLOCK 128
+
+typedef struct {
+    const char *q, *k, *v;
+    char *o;
+    const int32_t *row_start, *position_start, *kv_len, *pages;
+    long q_row, q_head, pages_stride; /* strides in elements */
+    long spans, heads, kv_heads, head_dim, page_len, window, max_pairs, num_tasks, next;
+    float scale, softcap;
+    int causal, type;
+} attend_t;
+
+typedef struct {
+    long pairs, first, last, base, columns; /* keys first … last−1; columns from base, padded */
+    long lo[MAX_PAIRS], hi[MAX_PAIRS], row[MAX_PAIRS], head[MAX_PAIRS];
+    float scale_out[MAX_PAIRS];
+    float *q, *o, *scores;
+    const char **keys;
+    long *offsets; /* in bytes, of each key's row in its pool */
+} task_t;
+
+static __thread scratch_t attend_buffer;
+
+INLINE long span_tasks(const attend_t *job, long b) {
+    const long rows = job->row_start[b + 1] - job->row_start[b], group = job->heads / job->kv_heads;
+    return (rows * group + job->max_pairs - 1) / job->max_pairs;
+}
+
+/* Which pairs and keys task number s has. → its span, or −1 */
+static long plan_task(const attend_t *job, long s, task_t *task) {
+    const long kv_head = s % job->kv_heads, group = job->heads / job->kv_heads;
+    long b = 0, part = s / job->kv_heads;
+    for (; part >= span_tasks(job, b); b++) part -= span_tasks(job, b);
+    const long row0 = job->row_start[b], rows = job->row_start[b + 1] - row0, pair0 = part * job->max_pairs;
+    task->pairs = MIN(job->max_pairs, rows * group - pair0);
+    task->first = LONG_MAX;
+    task->last = 0;
+    for (long i = 0; i < task->pairs; i++) {
+        const long row = (pair0 + i) / group, position = job->position_start[b] + row;
+        task->row[i] = row0 + row;
+        task->head[i] = kv_head * group + (pair0 + i) % group;
+        task->lo[i] = MAX(0, position - job->window + 1);
+        task->hi[i] = MIN(job->kv_len[b], job->causal ? position + 1 : position + job->window);
+        task->first = MIN(task->first, task->lo[i]);
+        task->last = MAX(task->last, task->hi[i]);
+    }
+    task->base = task->first / VL * VL;
+    task->columns = MAX(VL, (task->last - task->base + VL - 1) / VL * VL);
+    return b;
+}
+
+/* Buffers of a task, and where each key stands. → nonzero: no memory */
+static int lay_out(const attend_t *job, long b, long kv_head, task_t *task) {
+    const long q_len = MAX_PAIRS * packed_len(job->head_dim), columns = task->columns;
+    const size_t floats = 2 * q_len + task->pairs * columns;
+    char *data = grow(&attend_buffer, floats * 4 + columns * (sizeof(char *) + sizeof(long)));
+    if (!data) return 1;
+    task->keys = (const char **)data;
+    task->offsets = (long *)(task->keys + columns);
+    task->q = (float *)(task->offsets + columns);
+    task->o = task->q + q_len;
+    task->scores = task->o + q_len;
+    const long token = job->kv_heads * job->head_dim * size_of(job->type);
+    for (long j = task->first; j < task->last; j++) {
+        const long page = job->pages[b * job->pages_stride + j / job->page_len];
+        const long offset = (page * job->page_len + j % job->page_len) * token + kv_head * job->head_dim * size_of(job->type);
+        task->offsets[j - task->first] = offset;
+        task->keys[j - task->first] = job->k + offset;
+    }
+    for (long i = 0; i < task->pairs; i++)
+        pack_row(task->q + i * packed_len(job->head_dim),
+                 job->q + (task->row[i] * job->q_row + task->head[i] * job->q_head) * size_of(job->type),
+                 job->head_dim, job->type, job->type);
+    memset(task->o, 0, task->pairs * packed_len(job->head_dim) * sizeof(float));
+    return 0;
+}
+
+static void score(const attend_t *job, const task_t *task) {
+    const long q_len = packed_len(job->head_dim), shift = task->first - task->base, keys = task->last - task->first;
+    const long wide = tile_outs(task->pairs == 1 ? 1 : 2), group = KEY_BLOCK / wide * wide;
+    for (long g = 0; g < keys; g += group)
+        for (long t = 0; t < num_row_tiles(task->pairs); t++) {
+            const long m = row_tile_start(t, task->pairs), end = MIN(g + group, keys);
+            const int mr = (int)(row_tile_start(t + 1, task->pairs) - m);
+            for (long j = g; j < end; j += wide) {
+                const int nr = (int)MIN(wide, end - j);
+                float sums[MAX_TILE_ROWS * MAX_TILE_OUTS];
+                any_tile(mr, nr, job->type, task->q + m * q_len, q_len, task->keys + j, job->head_dim,
+                         task->keys[j], 0, sums);
+                for (int i = 0; i < mr; i++)
+                    memcpy(task->scores + (m + i) * task->columns + shift + j, sums + i * nr, nr * sizeof(float));
+            }
+        }
+}
+
+/* Scores of pair i become weights, not yet divided by their sum. */
+static void soften(const attend_t *job, task_t *task, long i) {
+    float *s = task->scores + i * task->columns;
+    for (long c = 0; c < task->lo[i] - task->base; c++) s[c] = -INFINITY;
+    for (long c = MAX(0, task->hi[i] - task->base); c < task->columns; c++) s[c] = -INFINITY;
+    const vf scale = splat(job->scale), cap = splat(job->softcap), lowest = splat(-INFINITY);
+    vf best = lowest, total = {0};
+    for (long c = 0; c < task->columns; c += VL) {
+        vf x = load_f32(s + c), y = x * scale;
+        if (job->softcap > 0) y = tanh_vf(y / cap) * cap;
+        y = select_vf(x == lowest, lowest, y);
+        store_f32(s + c, y);
+        best = max_vf(best, y);
+    }
+    const vf peak = splat(max_lanes(best));
+    for (long c = 0; c < task->columns; c += VL) {
+        vf p = exp_vf(load_f32(s + c) - peak);
+        store_f32(s + c, p);
+        total += p;
+    }
+    const float sum = sum_lanes(total);
+    task->scale_out[i] = sum > 0 ? 1.0f / sum : 0.0f;
+}
+
+/* o of MR pairs from `m`, NB steps of the head from step h, takes in keys begin … end−1 in order. */
+INLINE void mix_tile(const int MR, const int NB, const int type, const attend_t *job, const task_t *task, long m,
+                     long h, long begin, long end) {
+    const long o_len = packed_len(job->head_dim), bytes = size_of(type);
+    const float *p = task->scores + m * task->columns + task->first - task->base;
+    float *o = task->o + m * o_len + h * STEP;
+    vf acc[MAX_TILE_ROWS][8];
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 8
+        for (int n = 0; n < 2 * NB; n++) acc[i][n] = load_f32(o + i * o_len + n * VL);
+    const long rest = MIN(NB * STEP, job->head_dim - h * STEP);
+    for (long j = begin; j < end; j++) {
+        const char *v = job->v + task->offsets[j] + h * STEP * bytes;
+        char tail[4 * 4 * STEP];
+        if (rest < NB * STEP) {
+            memset(tail, 0, sizeof tail);
+            v = memcpy(tail, v, rest * bytes);
+        }
+#pragma GCC unroll 8
+        for (int n = 0; n < NB; n++) {
+            const vf v0 = first_half(v + n * STEP * bytes, type), v1 = second_half(v + n * STEP * bytes, type);
+#pragma GCC unroll 8
+            for (int i = 0; i < MR; i++) {
+                const vf weight = splat(p[i * task->columns + j]);
+                acc[i][2 * n] = fma_vf(weight, v0, acc[i][2 * n]);
+                acc[i][2 * n + 1] = fma_vf(weight, v1, acc[i][2 * n + 1]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 8
+        for (int n = 0; n < 2 * NB; n++) store_f32(o + i * o_len + n * VL, acc[i][n]);
+}
+
+INLINE void mix(const attend_t *job, const task_t *task, const int type) {
+    const long keys = task->last - task->first, steps = packed_len(job->head_dim) / STEP;
+    for (long begin = 0; begin < keys; begin += KEY_BLOCK)
+        for (long t = 0; t < num_row_tiles(task->pairs); t++) {
+            const long m = row_tile_start(t, task->pairs), end = MIN(begin + KEY_BLOCK, keys);
+            const int mr = (int)(row_tile_start(t + 1, task->pairs) - m);
+            long h = 0;
+            for (; h + 2 <= steps && mr < 4; h += 2)
+                if (mr == 1) mix_tile(1, 2, type, job, task, m, h, begin, end);
+                else if (mr == 2) mix_tile(2, 2, type, job, task, m, h, begin, end);
+                else mix_tile(3, 2, type, job, task, m, h, begin, end);
+            for (; h < steps; h++)
+                if (mr == 1) mix_tile(1, 1, type, job, task, m, h, begin, end);
+                else if (mr == 2) mix_tile(2, 1, type, job, task, m, h, begin, end);
+                else if (mr == 3) mix_tile(3, 1, type, job, task, m, h, begin, end);
+                else mix_tile(4, 1, type, job, task, m, h, begin, end);
+        }
+}
+
+static int attend_body(void *arg) {
+    attend_t *job = arg;
+    for (long s; (s = take(&job->next)) < job->num_tasks;) {
+        task_t task;
+        const long b = plan_task(job, s, &task), o_len = packed_len(job->head_dim);
+        if (lay_out(job, b, s % job->kv_heads, &task)) return 1;
+        score(job, &task);
+        for (long i = 0; i < task.pairs; i++) soften(job, &task, i);
+        if (job->type == BF16) mix(job, &task, BF16);
+        else mix(job, &task, F32);
+        for (long i = 0; i < task.pairs; i++) {
+            char *o = job->o + (task.row[i] * job->heads + task.head[i]) * job->head_dim * size_of(job->type);
+            for (long h = 0; h < job->head_dim; h++)
+                put(o, h, task.o[i * o_len + packed_index(h, job->type)] * task.scale_out[i], job->type);
+        }
+    }
+    return 0;
+}
+
+/* window 0: none. softcap 0: none. */
+EXPORT int td_attend(const void *q, long q_row, long q_head, const void *k, const void *v, int type, void *o,
+                     const void *row_start, const void *position_start, const void *kv_len, const void *pages,
+                     long pages_stride, long spans, long max_kv_len, long heads, long kv_heads, long head_dim,
+                     long page_len, float scale, int causal, long window, float softcap, int num_threads) {
+    attend_t job = {.q = q, .k = k, .v = v, .o = o, .row_start = row_start, .position_start = position_start,
+                    .kv_len = kv_len, .pages = pages, .q_row = q_row, .q_head = q_head,
+                    .pages_stride = pages_stride, .spans = spans, .heads = heads, .kv_heads = kv_heads,
+                    .head_dim = head_dim, .page_len = page_len, .window = window > 0 ? window : INT_MAX,
+                    .max_pairs = MAX_PAIRS, .scale = scale, .softcap = softcap, .causal = causal, .type = type};
+    const long work = job.row_start[spans] * heads * MIN(max_kv_len, job.window) * head_dim;
+    if (work < 262144) num_threads = 1;
+    /* Scores of a task stay within some 1 MiB; with several threads there is a task for each, and more. */
+    while (job.max_pairs > 6 && job.max_pairs * max_kv_len > 262144) job.max_pairs /= 2;
+    for (;; job.max_pairs = (job.max_pairs + 1) / 2) {
+        job.num_tasks = 0;
+        for (long b = 0; b < spans; b++) job.num_tasks += span_tasks(&job, b) * kv_heads;
+        if (num_threads == 1 || job.num_tasks >= 2 * num_threads || job.max_pairs <= 2) break;
+    }
+    return run(attend_body, &job, (int)MIN(num_threads, job.num_tasks));
+}

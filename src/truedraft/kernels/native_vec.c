@@ -1,0 +1,181 @@
+/* Vectors of VL floats, element types, exp, and the thread pool. Included by native.c. */
+#include <limits.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__AVX__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512F__)
+#define VL 16
+#elif defined(__AVX__)
+#define VL 8
+#else
+#define VL 4
+#endif
+#define STEP (2 * VL) /* elements a dot product takes at once */
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "bf16 pairs are taken apart as little-endian words"
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define EXPORT __attribute__((visibility("default")))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+typedef float vf __attribute__((vector_size(4 * VL)));
+typedef uint32_t vu __attribute__((vector_size(4 * VL)));
+typedef int32_t vi __attribute__((vector_size(4 * VL)));
+typedef uint16_t vh __attribute__((vector_size(2 * VL)));
+
+enum { F32 = 0, BF16 = 1 };
+
+INLINE long size_of(int type) { return type == BF16 ? 2 : 4; }
+INLINE vf splat(float x) { return x - (vf){0}; }
+INLINE vf select_vf(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
+INLINE vf max_vf(vf a, vf b) { return select_vf(a > b, a, b); }
+
+INLINE vf load_f32(const float *p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+INLINE void store_f32(float *p, vf v) { memcpy(p, &v, sizeof v); }
+
+/* a · b + c. Said outright, and built with -ffp-contract=off: left to itself the compiler fuses some
+ * chains and not others, and the same element would differ between two tiles. */
+INLINE vf fma_vf(vf a, vf b, vf c) {
+#if VL == 16
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif VL == 8 && defined(__FMA__)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif VL == 4 && defined(__ARM_NEON) && defined(__aarch64__)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+/* Sum of the lanes, always as the same tree. */
+INLINE float sum_lanes(vf v) {
+    float lanes[VL];
+    memcpy(lanes, &v, sizeof v);
+#if VL == 16
+    for (int i = 0; i < 8; i++) lanes[i] += lanes[i + 8];
+#endif
+#if VL >= 8
+    for (int i = 0; i < 4; i++) lanes[i] += lanes[i + 4];
+#endif
+    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+}
+
+INLINE float max_lanes(vf v) {
+    float best = v[0];
+    for (int i = 1; i < VL; i++) best = v[i] > best ? v[i] : best;
+    return best;
+}
+
+/* To the nearest bf16, ties to even; NaN stays NaN. */
+INLINE vu round_bf16(vf v) {
+    vu bits = (vu)v;
+    vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    vu nan = (vu)(v != v);
+    return (rounded & ~nan) | (0x7fc0 & nan);
+}
+INLINE vf as_type(vf v, int type) { return type == BF16 ? (vf)(round_bf16(v) << 16) : v; }
+INLINE float as_f32(uint16_t h) {
+    uint32_t bits = (uint32_t)h << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+INLINE float get(const void *p, long i, int type) {
+    return type == BF16 ? as_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+INLINE void put(void *p, long i, float x, int type) {
+    if (type == F32) {
+        ((float *)p)[i] = x;
+        return;
+    }
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    bits = x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    ((uint16_t *)p)[i] = (uint16_t)bits;
+}
+
+/* VL elements from index i, in order; of the last few of a row, `n` < VL, the rest zero. */
+INLINE vf load(const void *p, long i, long n, int type) {
+    if (type == F32) {
+        if (n >= VL) return load_f32((const float *)p + i);
+        vf v = {0};
+        memcpy(&v, (const float *)p + i, 4 * n);
+        return v;
+    }
+    vh h = {0};
+    if (n >= VL) memcpy(&h, (const uint16_t *)p + i, sizeof h);
+    else memcpy(&h, (const uint16_t *)p + i, 2 * n);
+    return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+INLINE void store(void *p, long i, long n, vf v, int type) {
+    if (type == F32) {
+        memcpy((float *)p + i, &v, n >= VL ? sizeof v : (size_t)(4 * n));
+        return;
+    }
+    vh h = __builtin_convertvector(round_bf16(v), vh);
+    memcpy((uint16_t *)p + i, &h, n >= VL ? sizeof h : (size_t)(2 * n));
+}
+
+/* exp to about 1 ulp (Cephes' reduction and polynomial); exactly 0 below −87.3, finite above 88. */
+INLINE vf exp_vf(vf x) {
+    const vf low = splat(-87.3f), high = splat(88.0f), magic = splat(12582912.0f);
+    vi tiny = x < low;
+    x = select_vf(x < high, x, high);
+    x = select_vf(x > low, x, low);
+    vf n = fma_vf(x, splat(1.44269504f), magic) - magic;
+    vf r = fma_vf(n, splat(2.12194440e-4f), fma_vf(n, splat(-0.693359375f), x));
+    vf p = splat(1.9875691500e-4f);
+    p = fma_vf(p, r, splat(1.3981999507e-3f));
+    p = fma_vf(p, r, splat(8.3334519073e-3f));
+    p = fma_vf(p, r, splat(4.1665795894e-2f));
+    p = fma_vf(p, r, splat(1.6666665459e-1f));
+    p = fma_vf(p, r, splat(5.0000001201e-1f));
+    p = fma_vf(p, r * r, r) + 1.0f;
+    vi power = (__builtin_convertvector(n, vi) + 127) << 23;
+    return (vf)((vi)(p * (vf)power) & ~tiny);
+}
+INLINE vf tanh_vf(vf x) { return 1.0f - 2.0f / (exp_vf(2.0f * x) + 1.0f); }
+
+/* A buffer of each thread, kept and grown; NULL where memory is out. */
+typedef struct {
+    char *data;
+    size_t size;
+} scratch_t;
+
+static void *grow(scratch_t *scratch, size_t size) {
+    if (scratch->size < size) {
+        free(scratch->data);
+        size = (size + 4095) & ~(size_t)4095;
+        scratch->data = aligned_alloc(64, size);
+        scratch->size = scratch->data ? size : 0;
+    }
+    return scratch->data;
+}
+
+typedef int (*body_t)(void *job); /* takes shares of the job until none is left; nonzero: no memory */
+
+/* One share for the calling thread alone needs no pool: waking it costs microseconds. */
+static int run(body_t body, void *job, int num_threads) {
+    if (num_threads <= 1) return body(job);
+    int failed = 0;
+#pragma omp parallel num_threads(num_threads)
+    {
+        if (body(job)) __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
+    }
+    return failed;
+}
+INLINE long take(long *next) { return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED); }
