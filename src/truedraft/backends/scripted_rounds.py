@@ -162,9 +162,10 @@ class RoundMaker:
 
 
 def _draft_len(request: GenerateRequest, num_drafted: int) -> int:
-    if request.speculation == "off":
+    asked = request.speculation
+    if asked == "off":
         return 0
-    return num_drafted if request.speculation == "auto" else int(request.speculation)
+    return num_drafted if asked is None or asked == "auto" else asked
 
 
 def _shaped(answer_ids: Sequence[int], request: GenerateRequest) -> tuple[int, ...]:

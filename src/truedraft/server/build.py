@@ -93,7 +93,7 @@ def build_requests(
                     request_id=f"{request_id}-{len(requests)}",
                     prompt_token_ids=prompt_ids,
                     sampling=replace(sampling, seed=seed, prompt_logprobs=scored),
-                    speculation=_or(body.speculation, "auto"),
+                    speculation=body.speculation,
                 )
             )
         check_request(requests[-1], info)
