@@ -66,8 +66,11 @@ class Reading:
         shown = list(value) if isinstance(value, tuple) else value
         if origin is None:
             return f"{self.config_file}: {name} = {'absent' if value is None else shown}"
-        kind = "" if origin.kind == "key" else " (from shapes)" if origin.kind == "shape" else " (default)"
-        return f"{self.config_file.rsplit(' ', 1)[0]} {origin.where} = {shown}{kind}"
+        owner = self.config_file.split(" ", 1)[0]
+        if origin.kind == "key":
+            return f"{owner} {origin.where} = {shown}"
+        why = origin.where if origin.kind == "shape" else f"by default: {origin.where}"
+        return f"{owner} {name} = {shown} ({why})"
 
 
 @dataclass(frozen=True, slots=True)
