@@ -19,26 +19,40 @@ MAX_PROBE_TOKENS = 192
 PROFIT_FRAC = 1.02  # a draft pass must promise this much, or plain decoding stays
 
 
-@dataclass(frozen=True, slots=True)
+OBSERVATION_WEIGHT = 0.04  # how far one step moves the table
+MAX_SURPRISE = 2.0  # a step further off than this was disturbed by something else
+
+
 class CostCurve:
-    """Seconds by number of rows (or blocks), interpolated linearly, extended by the last slope."""
+    """Seconds by number of rows (or blocks): linear between points, extended by the last slope.
 
-    points: tuple[tuple[int, float], ...]
+    Starts from measurements at load and follows the steps that are really run, so that longer
+    contexts, or a machine that was busy at load, do not mislead for long.
+    """
 
-    @staticmethod
-    def of(table: Mapping[int, float]) -> CostCurve:
-        return CostCurve(tuple(sorted(table.items())))
+    def __init__(self, table: Mapping[int, float]) -> None:
+        self._rows = sorted(table)
+        self._seconds = [table[rows] for rows in self._rows]
+
+    @property
+    def points(self) -> tuple[tuple[int, float], ...]:
+        return tuple(zip(self._rows, self._seconds, strict=True))
 
     def __call__(self, rows: int) -> float:
-        points = self.points
-        if len(points) == 1:
-            return points[0][1]
-        at = bisect_left(points, (rows, 0.0))
-        low = min(max(at - 1, 0), len(points) - 2)
-        (x0, y0), (x1, y1) = points[low], points[low + 1]
-        if rows <= points[0][0]:
-            return points[0][1]
-        return max(y0 + (y1 - y0) * (rows - x0) / (x1 - x0), points[0][1] * 0.5)
+        xs, ys = self._rows, self._seconds
+        if rows <= xs[0] or len(xs) == 1:
+            return ys[0]
+        low = min(bisect_left(xs, rows) - 1, len(xs) - 2)
+        return max(ys[low] + (ys[low + 1] - ys[low]) * (rows - xs[low]) / (xs[low + 1] - xs[low]), ys[low])
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Move the nearest point a little towards what a step of `rows` took."""
+        expected = self(rows)
+        if expected <= 0 or seconds <= 0:
+            return
+        surprise = min(max(seconds / expected, 1 / MAX_SURPRISE), MAX_SURPRISE)
+        at = min(range(len(self._rows)), key=lambda index: abs(self._rows[index] - rows))
+        self._seconds[at] *= 1 + OBSERVATION_WEIGHT * (surprise - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,12 @@ class CostTable:
 
     verify: CostCurve
     draft: CostCurve
+
+    def observe(self, rows: int, verify_s: float, blocks: int, draft_s: float) -> None:
+        """Take in a step that held nothing but rounds."""
+        self.verify.observe(rows, verify_s)
+        if blocks:
+            self.draft.observe(blocks, draft_s)
 
 
 @dataclass(slots=True)
@@ -100,6 +120,11 @@ class VerifyPolicy:
         for index, count in zip(adaptive, picks, strict=True):
             chosen[index] = count
         return chosen
+
+    def observe(self, rows: int, verify_s: float, blocks: int, draft_s: float) -> None:
+        """Let the costs follow a step that held nothing but rounds."""
+        if self._costs is not None:
+            self._costs.observe(rows, verify_s, blocks, draft_s)
 
     def _fixed(self, candidate: Candidate) -> int:
         if isinstance(candidate.speculation, int):

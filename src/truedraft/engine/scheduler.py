@@ -104,6 +104,9 @@ class Scheduler:
                 seq.prompt_logprobs.extend(outcome.prompt_logprobs)
             if extend.samples:
                 events.append(self._emit(seq, extend, outcome))
+        if all(extend.start >= extend.num_prompt_tokens for extend in plan.extends):
+            blocks = sum(extend.num_drafted > 0 for extend in plan.extends)
+            self._policy.observe(plan.num_rows, result.verify_s, blocks, result.draft_s)
         return events
 
     def _admit(self) -> None:

@@ -15,8 +15,8 @@ from truedraft.engine.policy import (
     VerifyPolicy,
 )
 
-FLAT = CostTable(verify=CostCurve.of({1: 1.0, 64: 1.0}), draft=CostCurve.of({0: 0.0, 1: 0.2, 8: 0.2}))
-STEEP = CostTable(verify=CostCurve.of({1: 1.0, 64: 64.0}), draft=CostCurve.of({0: 0.0, 1: 0.2, 8: 0.2}))
+FLAT = CostTable(verify=CostCurve({1: 1.0, 64: 1.0}), draft=CostCurve({0: 0.0, 1: 0.2, 8: 0.2}))
+STEEP = CostTable(verify=CostCurve({1: 1.0, 64: 64.0}), draft=CostCurve({0: 0.0, 1: 0.2, 8: 0.2}))
 
 
 def estimate(num_drafted: int, rounds: list[int]) -> AcceptanceEstimate:
@@ -43,7 +43,7 @@ def test_drafts_that_are_never_kept_are_left():
 
 
 def test_rows_go_to_the_sequence_that_keeps_more():
-    costs = CostTable(CostCurve.of({2: 1.0, 9: 1.0, 16: 3.0}), CostCurve.of({0: 0.0, 1: 0.1, 2: 0.1}))
+    costs = CostTable(CostCurve({2: 1.0, 9: 1.0, 16: 3.0}), CostCurve({0: 0.0, 1: 0.1, 2: 0.1}))
     good, bad = VerifyPolicy(7, costs).choose([candidate(rounds=[7] * 40), candidate(rounds=[0] * 40)])
     assert good == 7
     assert bad == 0
@@ -90,10 +90,20 @@ def test_a_new_sequence_starts_from_the_engines_experience():
 
 
 def test_cost_curve_interpolates_and_extends():
-    curve = CostCurve.of({1: 1.0, 3: 2.0, 5: 6.0})
+    curve = CostCurve({1: 1.0, 3: 2.0, 5: 6.0})
     assert curve(1) == 1.0
     assert curve(2) == pytest.approx(1.5)
     assert curve(4) == pytest.approx(4.0)
     assert curve(7) == pytest.approx(10.0)
     assert curve(0) == 1.0
-    assert CostCurve.of({1: 2.0})(9) == 2.0
+    assert CostCurve({1: 2.0})(9) == 2.0
+
+
+def test_costs_follow_the_steps_that_are_run():
+    curve = CostCurve({1: 1.0, 8: 2.0})
+    for _ in range(400):
+        curve.observe(7, 3.0)
+    assert curve(8) == pytest.approx(3.1, abs=0.3)
+    assert curve(1) == 1.0
+    curve.observe(1, 1000.0)  # disturbed: moves the point only a little
+    assert curve(1) < 1.1

@@ -18,9 +18,7 @@ from truedraft.kvcache.pages import PageAllocator
 EOS = 0
 VOCAB = 23
 BLOCK_LEN = 4
-COSTS = CostTable(
-    verify=CostCurve.of({1: 1.0, 8: 1.2, 64: 4.0}), draft=CostCurve.of({0: 0.0, 1: 0.2, 8: 0.4})
-)
+COSTS = CostTable(verify=CostCurve({1: 1.0, 8: 1.2, 64: 4.0}), draft=CostCurve({0: 0.0, 1: 0.2, 8: 0.4}))
 
 
 def next_token(history: list[int]) -> int:
