@@ -154,7 +154,7 @@ def takes_records(command: Callable[..., None]) -> Callable[..., None]:
     Also ends quietly where the reader of our output has gone (`truedraft … | head`).
     """
     hints = get_type_hints(command, include_extras=True)
-    records = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    records: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name in records:

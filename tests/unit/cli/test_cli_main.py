@@ -15,7 +15,7 @@ import typer.main
 from truedraft.cli import main
 from truedraft.cli.exit_codes import MEANINGS
 
-HEAVY = ("torch", "transformers", "pydantic", "fastapi", "numpy", "httpx")
+HEAVY = ("torch", "transformers", "fastapi", "numpy", "httpx")
 
 
 def child(code: str) -> subprocess.CompletedProcess[str]:
