@@ -16,6 +16,7 @@ import pytest
 
 from truedraft.backends.scripted import Answer
 from truedraft.cli import serve
+from truedraft.cli.serve_options import read_api_keys
 from truedraft.cli.serve_view import curl_example, ready_lines
 from truedraft.contract.backend import ReadyReport
 from truedraft.errors import ConfigError
@@ -187,7 +188,7 @@ def test_empty_key_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# none\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="no key"):
-        serve.read_api_keys(None, file)
+        read_api_keys(None, file)
 
 
 def test_public_address_without_a_key_is_warned_of(truedraft: Any, composition: Any, visit: Any) -> None:
