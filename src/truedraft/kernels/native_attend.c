@@ -150,8 +150,8 @@ INLINE void mix_tile(const int MR, const int NB, const int type, const attend_t 
 #pragma GCC unroll 8
             for (int i = 0; i < MR; i++) {
                 const vf weight = splat(p[i * task->columns + j]);
-                acc[i][2 * n] = fma_vf(weight, v0, acc[i][2 * n]);
-                acc[i][2 * n + 1] = fma_vf(weight, v1, acc[i][2 * n + 1]);
+                FMA_INTO(acc[i][2 * n], weight, v0);
+                FMA_INTO(acc[i][2 * n + 1], weight, v1);
             }
         }
     }

@@ -29,12 +29,11 @@ def find_fault(ops: Ops) -> str | None:
 
 def _apply(ops: Ops, x_TD: Tensor, w_OD: Tensor, q_TNH: Tensor, pool_PWKH: Tensor) -> dict[str, Tensor]:
     """Every operation once; `pool` is written to."""
-    ints = {"dtype": torch.int32}
     spans = Spans(
-        row_start_B=torch.tensor([0, 8, 9], **ints),
-        position_start_B=torch.tensor([13, 3], **ints),
-        kv_len_B=torch.tensor([21, 4], **ints),
-        page_table_BM=torch.tensor([[2, 0], [1, 1]], **ints),
+        row_start_B=torch.tensor([0, 8, 9], dtype=torch.int32),
+        position_start_B=torch.tensor([13, 3], dtype=torch.int32),
+        kv_len_B=torch.tensor([21, 4], dtype=torch.int32),
+        page_table_BM=torch.tensor([[2, 0], [1, 1]], dtype=torch.int32),
         page_len=16,
         max_rows=8,
         max_kv_len=21,

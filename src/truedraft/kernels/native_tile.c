@@ -29,7 +29,9 @@ INLINE vf second_half(const char *w, int wtype) {
     if (wtype == F32) return load_f32((const float *)w + VL);
     vu words;
     memcpy(&words, w, sizeof words);
-    return (vf)(words & 0xffff0000u);
+    words >>= 16; /* two shifts, not a mask, which would take a register from the tile */
+    HIDE(words);
+    return (vf)(words << 16);
 }
 
 static void pack_row(float *packed, const void *x, long len, int xtype, int wtype) {
@@ -60,7 +62,7 @@ INLINE void tile_step(const int MR, const int NR, const int wtype, acc_t acc, co
         for (int m = 0; m < MR; m++) {
             const vf xm = load_f32(x + m * x_stride + half * VL);
 #pragma GCC unroll 8
-            for (int n = 0; n < NR; n++) acc[m][n] = fma_vf(wn[n], xm, acc[m][n]);
+            for (int n = 0; n < NR; n++) FMA_INTO(acc[m][n], wn[n], xm);
         }
     }
 }

@@ -61,6 +61,16 @@ INLINE vf fma_vf(vf a, vf b, vf c) {
 #endif
 }
 
+/* acc += a · b with all three in registers. Compilers know better and load b again for every use, or
+ * build the sum in b's place and copy it back; either makes a tile wait for loads. */
+#if defined(__AVX512F__) || (defined(__AVX__) && defined(__FMA__))
+#define FMA_INTO(acc, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b))
+#define HIDE(v) __asm__("" : "+v"(v))
+#else
+#define FMA_INTO(acc, a, b) (acc) = fma_vf(a, b, acc)
+#define HIDE(v) (void)(v)
+#endif
+
 /* Sum of the lanes, always as the same tree. */
 INLINE float sum_lanes(vf v) {
     float lanes[VL];
