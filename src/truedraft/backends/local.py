@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from truedraft.backends.grammars import LazyGrammars
 from truedraft.backends.local_load import LoadedPair, load_pair
 from truedraft.backends.local_stream import LocalStream
 from truedraft.backends.self_check import not_checked, run_self_check
@@ -19,8 +20,9 @@ from truedraft.contract.request import GenerateRequest, TokenDelta
 from truedraft.contract.specs import DrafterSpec, TargetSpec
 from truedraft.engine.acceptance import AcceptanceEstimate
 from truedraft.engine.loop import EngineLoop
-from truedraft.engine.sequence import SeqEvent, Sequence as EngineSequence
-from truedraft.errors import RequestError
+from truedraft.engine.sequence import SeqEvent
+from truedraft.engine.sequence import Sequence as EngineSequence
+from truedraft.errors import BackendError, RequestError
 
 STUCK_AFTER_S = 120.0  # an engine thread that has not turned for this long is not alive
 
@@ -40,6 +42,7 @@ class LocalBackend:
         self._num_tokens = 0
         self._closed = False
         self._report = not_checked()
+        self._grammars = LazyGrammars(pair.tokenizer, pair.target_spec)
         self._loop = EngineLoop(pair.scheduler, pair.runner, self._take_events)
         self._loop.start()
 
@@ -66,7 +69,7 @@ class LocalBackend:
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenDelta]:
         """See contract.backend.Backend."""
-        stream = self._open(request)
+        stream = await self._open(request)
         try:
             while not stream.ended:
                 yield await stream.next()
@@ -74,10 +77,10 @@ class LocalBackend:
             self._streams.pop(stream.seq.seq_id, None)
             self._loop.abort(stream.seq.seq_id)  # ignored where it has ended
 
-    def _open(self, request: GenerateRequest) -> LocalStream:
+    async def _open(self, request: GenerateRequest) -> LocalStream:
+        seq = await self._sequence(request)
         if self._closed:
-            raise RequestError("the engine is shutting down", remedy="Send the request elsewhere")
-        seq = self._sequence(request)
+            raise BackendError("the engine is shutting down", remedy="Send the request elsewhere")
         tokenizer = self._pair.tokenizer
         skip = request.sampling.skip_special_tokens
         stream = LocalStream(
@@ -91,7 +94,7 @@ class LocalBackend:
         self._loop.submit(seq)
         return stream
 
-    def _sequence(self, request: GenerateRequest) -> EngineSequence:
+    async def _sequence(self, request: GenerateRequest) -> EngineSequence:
         if request.speculation is None:
             request = replace(request, speculation=self._pair.speculation)
         check_request(request, self._info)
@@ -99,7 +102,10 @@ class LocalBackend:
         max_tokens = sampling.max_tokens if sampling.max_tokens is not None else limit
         constraint = None
         if sampling.grammar is not None:
-            constraint = self._pair.grammars.compile(sampling.grammar)
+            if sampling.ignore_eos:
+                raise RequestError("a grammar decides where the answer ends", param="ignore_eos", seen=True)
+            # Compiling takes up to seconds; the loop serves others meanwhile.
+            constraint = await asyncio.to_thread(self._grammars.compile, sampling.grammar)
         return EngineSequence(
             seq_id=next(self._seq_ids),
             request=request,

@@ -19,7 +19,6 @@ from truedraft.contract.limits import check_speculation
 from truedraft.contract.request import Speculation
 from truedraft.contract.specs import DrafterSpec, TargetSpec
 from truedraft.contract.units import format_bytes, format_s
-from truedraft.engine.grammar import GrammarCompiler
 from truedraft.engine.measure import SCRATCH_LEN, measure_costs
 from truedraft.engine.policy import CostTable, VerifyPolicy
 from truedraft.engine.scheduler import Scheduler, SchedulerLimits
@@ -27,7 +26,9 @@ from truedraft.engine.seeds import derive, fresh_seed
 from truedraft.engine.step import StepRunner
 from truedraft.errors import CapacityError, ConfigError, RequestError
 from truedraft.kernels.choose import choose_ops, measure_dtype
+from truedraft.kernels.native import native_ops
 from truedraft.kernels.ops import Ops
+from truedraft.kernels.reference import torch_ops
 from truedraft.kvcache.pages import PageAllocator
 from truedraft.kvcache.pool import KVPool
 from truedraft.models.interface import Drafter, Target
@@ -43,7 +44,6 @@ class LoadedPair:
     target_spec: TargetSpec
     drafter_spec: DrafterSpec | None
     tokenizer: ModelTokenizer
-    grammars: GrammarCompiler
     ops: Ops
     device: torch.device
     dtype_name: str
@@ -88,7 +88,7 @@ def load_pair(
 ) -> LoadedPair:
     """Load weights, build caches, measure costs. Raises CheckpointError, ConfigError, CapacityError."""
     device = _device(config, report)
-    dtype, ops = _dtype_and_ops(config, device, target_spec, report)
+    dtype, ops = _dtype_and_ops(config, device, report)
     target, drafter = _models(target_spec, drafter_spec, ops, dtype, device, report)
     tokenizer = ModelTokenizer.load(Path(target_spec.path))
     kv = plan_kv(target_spec, drafter_spec, config, dtype, device)
@@ -116,7 +116,6 @@ def load_pair(
         target_spec=target_spec,
         drafter_spec=drafter_spec,
         tokenizer=tokenizer,
-        grammars=GrammarCompiler(tokenizer.fast, target_spec.vocab_size, target_spec.eos_ids),
         ops=ops,
         device=device,
         dtype_name=str(dtype).removeprefix("torch."),
@@ -157,18 +156,35 @@ def _device(config: EngineConfig, report: Report) -> torch.device:
     return device
 
 
-def _dtype_and_ops(
-    config: EngineConfig, device: torch.device, spec: TargetSpec, report: Report
-) -> tuple[torch.dtype, Ops]:
+def _dtype_and_ops(config: EngineConfig, device: torch.device, report: Report) -> tuple[torch.dtype, Ops]:
     if config.dtype == "auto":
-        dtype, reason = measure_dtype(device, kernels=config.kernels)
-        report(f"dtype: {str(dtype).removeprefix('torch.')} ({reason})")
+        dtype, reason = measure_dtype(device)
     else:
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
-        report(f"dtype: {config.dtype} (asked for)")
-    ops, reason = choose_ops(device, dtype, kernels=config.kernels)
-    report(f"kernels: {ops.name} ({reason})")
+        reason = f"{config.dtype}: asked for"
+    report(f"dtype: {reason}")
+    if config.kernels == "auto":
+        ops, reason = choose_ops(device, dtype)
+    else:
+        ops, reason = _named_ops(config.kernels, device), f"{config.kernels} kernels: asked for"
+    report(f"kernels: {reason}")
     return dtype, ops
+
+
+def _named_ops(name: str, device: torch.device) -> Ops:
+    if name == "torch":
+        return torch_ops()
+    if device.type != "cpu":
+        raise ConfigError("native kernels run on the CPU only", seen=f"--kernels native on {device}")
+    build = native_ops()
+    if build.ops is None:
+        raise ConfigError(
+            f"the native kernels cannot be used: {build.reason}",
+            seen="--kernels native",
+            allowed="auto or torch on this machine",
+            remedy="Install a C compiler (gcc or clang), or leave the option out",
+        )
+    return build.ops
 
 
 def _models(

@@ -89,7 +89,9 @@ class ModelTokenizer:
                 **dict(template_kwargs or {}),
             )
         except Exception as error:
-            raise RequestError(f"the chat template refuses the messages: {error}", param="messages") from error
+            raise RequestError(
+                f"the chat template refuses the messages: {error}", param="messages"
+            ) from error
         return self.encode(text, add_special_tokens=False)
 
     def _template_source(self) -> str:

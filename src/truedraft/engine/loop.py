@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence as SequenceOf
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -41,7 +42,6 @@ class EngineLoop:
         self._runner = runner
         self._on_events = on_events
         self._inbox: SimpleQueue[Sequence | int | None] = SimpleQueue()
-        self._closing = False
         self._thread = threading.Thread(target=self._turn_until_closed, name="truedraft-engine", daemon=True)
         self.last_turn_s = time.monotonic()
         self.num_steps = 0
@@ -68,28 +68,24 @@ class EngineLoop:
         return self._thread.is_alive()
 
     def _turn_until_closed(self) -> None:
-        while not self._closing:
-            self.last_turn_s = time.monotonic()
-            self._take_in()
-            if self._closing:
-                break
+        while self._take_in():
             plan = self._scheduler.plan()
             if plan is not None:
                 self._step(plan)
         self._deliver(self._scheduler.fail_all("the engine was shut down"))
 
-    def _take_in(self) -> None:
-        """Empty the inbox; wait for it while there is nothing to run."""
+    def _take_in(self) -> bool:
+        """Empty the inbox; wait for it while there is nothing to run. → False once closed."""
+        self.last_turn_s = time.monotonic()
         block = self._scheduler.is_idle
         while True:
             try:
                 message = self._inbox.get(timeout=IDLE_TURN_S) if block else self._inbox.get_nowait()
             except Empty:
-                return
+                return True
             block = False
             if message is None:
-                self._closing = True
-                return
+                return False
             if isinstance(message, Sequence):
                 self._scheduler.add(message)
             elif (event := self._scheduler.abort(message)) is not None:

@@ -58,7 +58,7 @@ def _monotone(table: dict[int, float]) -> CostCurve:
 
 def _verify(runner: StepRunner, pages: tuple[int, ...], rows: int, num_drafted: int) -> None:
     """A pass as in decoding, whole rounds first: rows have logits and features, and are chosen from."""
-    extends = []
+    extends: list[Extend] = []
     left = rows
     while left > 0:
         drafts = min(left - 1, num_drafted)

@@ -8,7 +8,8 @@ past rounds, never at this round's outcome, so it cannot bias what is emitted.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence as SequenceOf
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from truedraft.contract.request import Speculation

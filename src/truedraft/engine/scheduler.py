@@ -143,7 +143,8 @@ class Scheduler:
 
     def _candidate(self, seq: Sequence) -> Candidate:
         limit = max(0, min(self._limits.num_drafted, seq.room_len - 1))
-        return Candidate(seq.request.speculation, seq.acceptance, self._probes[seq.seq_id], limit)
+        speculation = seq.request.speculation or "auto"
+        return Candidate(speculation, seq.acceptance, self._probes[seq.seq_id], limit)
 
     def _plan_prefill(self) -> list[Extend]:
         budget = self._limits.prefill_chunk_len
