@@ -120,14 +120,16 @@ def read_windows(values: Values, layer_types: tuple[str, ...]) -> tuple[int | No
     return tuple(window if kind == "sliding_attention" else None for kind in layer_types)
 
 
-def read_attention(values: Values, num_layers: int) -> AttentionSpec | None:
-    """→ the stack's geometry, or None where heads or rope are not known (yet).
+def read_attention(values: Values, num_layers: int | None) -> AttentionSpec | None:
+    """→ the stack's geometry, or None where layers, heads or rope are not known.
 
     Needs `num_heads`, `num_kv_heads` and `head_dim` in `values` and stores `windows`.
     """
+    rope = read_rope(values)
+    if num_layers is None:
+        return None
     layer_types = read_layer_types(values, num_layers)
     windows = values.put("windows", read_windows(values, layer_types), values.origins["layer_types"])
-    rope = read_rope(values)
     heads, kv_heads, head_dim = (
         values.values.get(name) for name in ("num_heads", "num_kv_heads", "head_dim")
     )

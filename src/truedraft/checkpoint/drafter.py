@@ -104,7 +104,7 @@ def _reading(
     if kind == "speculators":
         speculators_defaults(values)
     num_layers = values.values.get("num_layers")
-    attention = read_attention(values, num_layers) if num_layers else None
+    attention = read_attention(values, num_layers)
     layer_types: tuple[str, ...] = values.values.get("layer_types", ())
     block_causality(values, layer_types)
     algorithm = sniff_algorithm(config, shapes.extras, layer_types)
@@ -119,6 +119,7 @@ def _reading(
     spec = None
     if not missing and attention is not None:
         found = {key: value for key, value in values.values.items() if key in DrafterSpec.__slots__}
+        found.setdefault("num_target_layers", None)
         spec = DrafterSpec(
             source=located.source,
             path=str(located.path),

@@ -120,7 +120,7 @@ def _reading(
     values = Values("config.json", [("text_config.", text or {}), ("", config)])
     _read_sizes(values, config)
     num_layers = values.values.get("num_layers")
-    attention = read_attention(values, num_layers) if num_layers else None
+    attention = read_attention(values, num_layers)
     _read_head(values, folder, config)
     if tensors:
         _compare_shapes(values, tensors)
