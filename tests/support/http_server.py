@@ -21,6 +21,9 @@ from truedraft.config.schema import ServeConfig
 from truedraft.contract.backend import Backend
 from truedraft.server.serve import bind, serve_async
 
+# Plain HTTP: loading certificates would be most of a test's time.
+_CLIENT: dict[str, Any] = {"api_key": "none", "max_retries": 0, "timeout": 30.0}
+
 
 @dataclass
 class HttpServer:
@@ -38,11 +41,11 @@ class HttpServer:
         return f"{self.url}/v1"
 
     def client(self, **options: Any) -> openai.OpenAI:
-        options = {"api_key": "none", "max_retries": 0, "timeout": 30.0} | options
+        options = {"http_client": openai.DefaultHttpxClient(verify=False)} | _CLIENT | options
         return openai.OpenAI(base_url=self.base_url, **options)
 
     def async_client(self, **options: Any) -> openai.AsyncOpenAI:
-        options = {"api_key": "none", "max_retries": 0, "timeout": 30.0} | options
+        options = {"http_client": openai.DefaultAsyncHttpxClient(verify=False)} | _CLIENT | options
         return openai.AsyncOpenAI(base_url=self.base_url, **options)
 
     def http(self, **options: Any) -> httpx.Client:

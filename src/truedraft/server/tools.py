@@ -197,14 +197,27 @@ def new_call_id() -> str:
 
 def _as_call(value: Any, names: Collection[str]) -> tuple[str, str] | None:
     """→ (name, arguments as JSON text) where `value` calls a tool that was offered."""
-    if not isinstance(value, dict) or value.get("name") not in names:
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str) or name not in names:
         return None
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):
-        return value["name"], arguments
+        return name, arguments
+    return (name, text) if (text := _as_json(arguments)) is not None else None
+
+
+def _as_json(arguments: Any) -> str | None:
+    """→ compact text of an object; None where it is none, or has numbers that JSON lacks."""
     if not isinstance(arguments, dict):
         return None
-    return value["name"], json.dumps(arguments, ensure_ascii=False)
+    try:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which only its escape can carry
+        return json.dumps(arguments, allow_nan=False)
+    except ValueError:
+        return None
+    return text
 
 
 def _overlap(text: str, tag: str) -> int:

@@ -69,12 +69,13 @@ def _request_error(
     return RequestError(f"`{path}` cannot be used", param=path, seen=fault["input"], allowed=wanted)
 
 
-def _weight(fault: Any) -> tuple[bool, bool, int]:
+def _weight(fault: Any) -> tuple[bool, bool, int, int]:
     """Which of several faults to tell: a wrong `type` explains all others of its object, an unknown
     field comes next, and else the branch of a union that came furthest."""
     loc = fault["loc"]
     is_type = fault["type"] == "literal_error" and bool(loc) and loc[-1] == "type"
-    return is_type, fault["type"] == "extra_forbidden", len(loc)
+    place = next((part for part in reversed(loc) if isinstance(part, int)), -1)
+    return is_type, fault["type"] == "extra_forbidden", len(loc), place
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
