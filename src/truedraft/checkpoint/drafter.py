@@ -16,6 +16,7 @@ from truedraft.checkpoint.layout import read_layout
 from truedraft.checkpoint.locate import Located, locate
 from truedraft.checkpoint.speculators import speculators_defaults, speculators_scopes
 from truedraft.checkpoint.target import has_weights, missing_keys
+from truedraft.checkpoint.tokenizer import read_tokenizer_facts
 from truedraft.checkpoint.values import Values
 from truedraft.contract.reading import Conflict, DrafterReading
 from truedraft.contract.specs import DrafterSpec, Origin, TensorHeader
@@ -140,6 +141,7 @@ def _reading(
         missing=missing,
         conflicts=tuple(values.conflicts),
         tensors=tensors,
+        tokenizer=read_tokenizer_facts(located.path) if located.path.is_dir() else None,
         spec=spec,
         layer_types=layer_types,
         unexpected=shapes.unexpected,
