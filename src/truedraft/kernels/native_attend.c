@@ -68,12 +68,15 @@ static int lay_out(const attend_t *job, long b, long kv_head, task_t *task) {
     task->q = (float *)(task->offsets + columns);
     task->o = task->q + q_len;
     task->scores = task->o + q_len;
-    const long token = job->kv_heads * job->head_dim * size_of(job->type);
-    for (long j = task->first; j < task->last; j++) {
-        const long page = job->pages[b * job->pages_stride + j / job->page_len];
-        const long offset = (page * job->page_len + j % job->page_len) * token + kv_head * job->head_dim * size_of(job->type);
-        task->offsets[j - task->first] = offset;
-        task->keys[j - task->first] = job->k + offset;
+    const long head = job->head_dim * size_of(job->type), token = job->kv_heads * head;
+    const int32_t *pages = job->pages + b * job->pages_stride;
+    for (long j = task->first; j < task->last;) {
+        const long place = j % job->page_len, run_end = MIN(task->last, j - place + job->page_len);
+        long offset = (pages[j / job->page_len] * job->page_len + place) * token + kv_head * head;
+        for (; j < run_end; j++, offset += token) {
+            task->offsets[j - task->first] = offset;
+            task->keys[j - task->first] = job->k + offset;
+        }
     }
     for (long i = 0; i < task->pairs; i++)
         pack_row(task->q + i * packed_len(job->head_dim),
@@ -191,9 +194,9 @@ static int attend_body(void *arg) {
         if (job->type == BF16) mix(job, &task, BF16);
         else mix(job, &task, F32);
         for (long i = 0; i < task.pairs; i++) {
-            char *o = job->o + (task.row[i] * job->heads + task.head[i]) * job->head_dim * size_of(job->type);
-            for (long h = 0; h < job->head_dim; h++)
-                put(o, h, task.o[i * o_len + packed_index(h, job->type)] * task.scale_out[i], job->type);
+            const long at = (task.row[i] * job->heads + task.head[i]) * job->head_dim;
+            unpack_row(job->o + at * size_of(job->type), task.o + i * o_len, job->head_dim, task.scale_out[i],
+                       job->type);
         }
     }
     return 0;

@@ -24,7 +24,7 @@ static int rows_body(void *arg) {
 
 /* `row_cost`: elements of a row, weighted. Below some 20 µs of work one thread is faster than two. */
 static int run_rows(rows_t *job, long row_cost, int num_threads) {
-    if (job->rows * row_cost < 65536 || job->rows < 2) num_threads = 1;
+    if (job->rows * row_cost < 262144 || job->rows < 2) num_threads = 1;
     job->share_rows = num_threads == 1 ? MAX(job->rows, 1) : (job->rows + num_threads - 1) / num_threads;
     job->num_shares = (job->rows + job->share_rows - 1) / job->share_rows;
     return run(rows_body, job, (int)MIN(num_threads, job->num_shares));

@@ -47,6 +47,21 @@ static void pack_row(float *packed, const void *x, long len, int xtype, int wtyp
     for (; i < len; i++) packed[packed_index(i, wtype)] = get(x, i, xtype);
 }
 
+/* The reverse, times `factor`: `len` elements of `type` from a packed row. */
+static void unpack_row(void *y, const float *packed, long len, float factor, int type) {
+    for (long i = 0; i < len; i += STEP) {
+        const vf first = load_f32(packed + i) * factor, second = load_f32(packed + i + VL) * factor;
+        const size_t bytes = MIN(STEP, len - i) * size_of(type);
+        if (type == BF16) {
+            const vu words = round_bf16(first) | round_bf16(second) << 16;
+            memcpy((uint16_t *)y + i, &words, bytes);
+        } else {
+            const vf both[2] = {first, second};
+            memcpy((float *)y + i, both, bytes);
+        }
+    }
+}
+
 typedef vf acc_t[MAX_TILE_ROWS][MAX_TILE_OUTS];
 
 /* One step of every accumulator of a tile; w[n] + offset bytes holds STEP elements of output n. */

@@ -73,15 +73,19 @@ INLINE vf fma_vf(vf a, vf b, vf c) {
 
 /* Sum of the lanes, always as the same tree. */
 INLINE float sum_lanes(vf v) {
-    float lanes[VL];
-    memcpy(lanes, &v, sizeof v);
 #if VL == 16
-    for (int i = 0; i < 8; i++) lanes[i] += lanes[i + 8];
+    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256((__m512)v),
+                                 _mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)v, 1)));
+#elif VL == 8
+    __m256 eight = (__m256)v;
 #endif
 #if VL >= 8
-    for (int i = 0; i < 4; i++) lanes[i] += lanes[i + 4];
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
+    return (v[0] + v[2]) + (v[1] + v[3]);
 #endif
-    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
 }
 
 INLINE float max_lanes(vf v) {
@@ -96,6 +100,15 @@ INLINE vu round_bf16(vf v) {
     vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     vu nan = (vu)(v != v);
     return (rounded & ~nan) | (0x7fc0 & nan);
+}
+/* The low halves of 32-bit words, in order. */
+INLINE vh narrow(vu words) {
+#if VL == 8 && defined(__AVX2__)
+    __m256i v = (__m256i)words;
+    return (vh)_mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+#else
+    return __builtin_convertvector(words, vh);
+#endif
 }
 INLINE vf as_type(vf v, int type) { return type == BF16 ? (vf)(round_bf16(v) << 16) : v; }
 INLINE float as_f32(uint16_t h) {
@@ -136,7 +149,7 @@ INLINE void store(void *p, long i, long n, vf v, int type) {
         memcpy((float *)p + i, &v, n >= VL ? sizeof v : (size_t)(4 * n));
         return;
     }
-    vh h = __builtin_convertvector(round_bf16(v), vh);
+    vh h = narrow(round_bf16(v));
     memcpy((uint16_t *)p + i, &h, n >= VL ? sizeof h : (size_t)(2 * n));
 }
 
