@@ -55,6 +55,12 @@ def ask(backend: Backend, text: str, name: str = "r", **fields: object) -> Gener
     return dataclasses.replace(asked, sampling=dataclasses.replace(GREEDY, **sampling), **fields)
 
 
+def ask_long(backend: Backend) -> GenerateRequest:
+    """A request that runs for a while: it never ends by itself."""
+    room = backend.info.max_model_len - len(backend.encode("Long."))
+    return ask(backend, "Long.", ignore_eos=True, max_tokens=min(400, room))
+
+
 async def deltas_of(backend: Backend, request: GenerateRequest) -> list[TokenDelta]:
     async with asyncio.timeout(30.0):
         return [delta async for delta in backend.generate(request)]
@@ -201,7 +207,7 @@ async def test_prompt_logprobs_come_with_the_first_delta(backend: Backend) -> No
 async def test_closing_the_iterator_frees(backend: Backend) -> None:
     generator = cast(
         AsyncGenerator[TokenDelta, None],
-        backend.generate(ask(backend, "Long.", ignore_eos=True, max_tokens=400)),
+        backend.generate(ask_long(backend)),
     )
     await anext(generator)
     assert backend.stats().num_running == 1
@@ -213,7 +219,7 @@ async def test_closing_the_iterator_frees(backend: Backend) -> None:
 
 
 async def test_cancelling_the_reader_frees(backend: Backend) -> None:
-    request = ask(backend, "Long.", ignore_eos=True, max_tokens=400)
+    request = ask_long(backend)
     task = asyncio.create_task(deltas_of(backend, request))
     async with asyncio.timeout(5.0):
         while not backend.stats().num_running:
@@ -291,7 +297,7 @@ async def test_chat_template_refuses_or_renders(backend: Backend) -> None:
 
 async def test_alive_until_closed_and_running_ones_abort(backend: Backend) -> None:
     assert await backend.alive()
-    request = ask(backend, "Cut off.", ignore_eos=True, max_tokens=400)
+    request = ask_long(backend)
     task = asyncio.create_task(deltas_of(backend, request))
     async with asyncio.timeout(5.0):
         while not backend.stats().num_running:

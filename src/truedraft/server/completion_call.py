@@ -62,12 +62,13 @@ def plan_completion(state: ServerState, body: CompletionBody) -> CompletionCall:
     sampling = _sampling(state, body)
     prompts = _prompts(body)
     ids = [_encode(state, body, prompt) for prompt in prompts]
+    call_id = f"cmpl-{uuid.uuid4().hex}"
+    requests = build_requests(state, body, ids, sampling, request_id=call_id)
+    # After the ids have been checked: a decoder need not take what is outside the vocabulary.
     texts = [
         prompt if isinstance(prompt, str) else state.backend.decode(prompt, skip_special_tokens=False)
         for prompt in (prompts if body.echo else [])
     ]
-    call_id = f"cmpl-{uuid.uuid4().hex}"
-    requests = build_requests(state, body, ids, sampling, request_id=call_id)
     return CompletionCall(call_id, int(time.time()), state, body, n, texts, requests)
 
 

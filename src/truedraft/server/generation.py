@@ -11,7 +11,13 @@ from typing import cast
 
 from truedraft.contract.backend import Backend
 from truedraft.contract.request import FinishReason, GenerateRequest, TokenDelta
-from truedraft.errors import BackendError, BackendProtocolError, BackendTimeoutError
+from truedraft.errors import (
+    BackendError,
+    BackendProtocolError,
+    BackendTimeoutError,
+    CapacityError,
+    RequestError,
+)
 from truedraft.server.http_errors import DrainingError
 from truedraft.server.metrics import ServerMetrics
 from truedraft.server.state import ServerState
@@ -28,9 +34,11 @@ async def run(state: ServerState, requests: Sequence[GenerateRequest]) -> Deltas
     up, BackendTimeoutError after `request_timeout_s`. Closing it aborts what still runs, at once.
     """
     ticket = state.admission.enter(len(requests))
+    for request in requests:
+        _log_prompt(state, request)
     clocks = [_Clock(state.metrics) for _ in requests]
     deadline_s = asyncio.get_running_loop().time() + state.config.request_timeout_s
-    outcome = FinishReason.ABORT
+    outcome: FinishReason | None = FinishReason.ABORT
     source = _one(state.backend, requests[0]) if len(requests) == 1 else _merged(state.backend, requests)
     try:
         async with aclosing(source) as deltas:
@@ -42,13 +50,16 @@ async def run(state: ServerState, requests: Sequence[GenerateRequest]) -> Deltas
                 _check_ending(state, delta)
                 open_seqs -= delta.finish_reason is not None
                 yield index, delta
+    except (RequestError, CapacityError):
+        outcome = None
+        raise
     except Exception:
         outcome = FinishReason.ERROR
         raise
     finally:
         ticket.release()
         for clock in clocks:
-            clock.stop(outcome)
+            clock.close(outcome)
 
 
 async def _next(deltas: Deltas, deadline_s: float, timeout_s: float) -> tuple[int, TokenDelta]:
@@ -111,6 +122,12 @@ def _check_ending(state: ServerState, delta: TokenDelta) -> None:
         raise BackendError("The engine gave the answer up")
 
 
+def _log_prompt(state: ServerState, request: GenerateRequest) -> None:
+    if state.config.log_requests:
+        prompt = state.backend.decode(request.prompt_token_ids, skip_special_tokens=False)
+        log.info("%s: prompt %r", request.request_id, prompt)
+
+
 def _log_delta(state: ServerState, request: GenerateRequest, delta: TokenDelta) -> None:
     if state.config.log_requests:
         log.info("%s: %r %s", request.request_id, delta.text, delta.finish_reason or "")
@@ -136,6 +153,12 @@ class _Clock:
             self._last_s = now_s
         if delta.finish_reason is not None:
             self.stop(delta.finish_reason)
+
+    def close(self, reason: FinishReason | None) -> None:
+        """`reason` is of sequences that have not ended. None: those that never began were refused,
+        and count as no sequence at all."""
+        if reason is not None or self._last_s is not None:
+            self.stop(reason or FinishReason.ABORT)
 
     def stop(self, reason: FinishReason) -> None:
         if not self._ended:

@@ -105,7 +105,10 @@ def _calls_schema(tools: Sequence[Tool], *, one: bool) -> dict[str, Any]:
     for tool in tools:
         parameters = dict(_parameters(tool))
         for key, known in definitions.items():
-            for name, value in (parameters.pop(key, None) or {}).items():
+            found = parameters.pop(key, {})
+            if not isinstance(found, dict):
+                raise RequestError(f"`{key}` of a schema must be an object", param="tools", seen=found)
+            for name, value in found.items():
                 if known.setdefault(name, value) != value:
                     raise RequestError("Two tools define one name differently", param="tools", seen=name)
         calls.append(

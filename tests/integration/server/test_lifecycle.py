@@ -225,6 +225,18 @@ def test_a_backend_without_room_is_429() -> None:
         response = http.post("/v1/chat/completions", json=body("x", stream=True))
         assert response.status_code == 429
         assert "No pages are left" in response.json()["error"]["message"]
+        # What was refused is no sequence that ended.
+        assert 'finished_total{finish_reason="error"} 0.0' in http.get("/metrics").text
+
+
+def test_prompts_and_answers_are_logged_only_when_asked(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="truedraft.server")
+    for log_requests in (False, True):
+        with http_server(scripted_backend, log_requests=log_requests) as server:
+            answer = _post(server, body("a private matter", max_tokens=1)).json()
+        said = answer["choices"][0]["message"]["content"]
+        assert ("a private matter" in caplog.text) is log_requests
+        assert (f": {said!r}" in caplog.text) is log_requests
 
 
 def test_an_answer_that_takes_too_long_ends() -> None:
