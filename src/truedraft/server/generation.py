@@ -114,12 +114,13 @@ def _generate(backend: Backend, request: GenerateRequest) -> AsyncGenerator[Toke
 
 def _check_ending(state: ServerState, delta: TokenDelta) -> None:
     """Raise where the backend ended a sequence that the client still waits for."""
+    if delta.finish_reason not in (FinishReason.ABORT, FinishReason.ERROR):
+        return
+    if state.admission.draining:
+        raise DrainingError("The server shut down before the answer was complete")
     if delta.finish_reason is FinishReason.ERROR:
         raise BackendError(delta.error or "The engine failed")
-    if delta.finish_reason is FinishReason.ABORT:
-        if state.admission.draining:
-            raise DrainingError("The server shut down before the answer was complete")
-        raise BackendError("The engine gave the answer up")
+    raise BackendError("The engine gave the answer up")
 
 
 def _log_prompt(state: ServerState, request: GenerateRequest) -> None:
