@@ -76,7 +76,7 @@ def _sampling(state: ServerState, body: CompletionBody) -> SamplingParams:
     vocab_size = state.backend.info.vocab_size
     sampling = sampling_of(
         body,
-        max_tokens=_DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        max_tokens=_max_tokens(body),
         logprobs=body.logprobs,
         grammar=grammar_of(body),
         vocab_size=vocab_size,
@@ -87,6 +87,17 @@ def _sampling(state: ServerState, body: CompletionBody) -> SamplingParams:
         sampling = replace(sampling, prompt_logprobs=wanted)
         check_sampling(sampling, vocab_size=vocab_size)
     return sampling
+
+
+def _max_tokens(body: CompletionBody) -> int:
+    if only_echoes(body):
+        return 1  # dropped again by `echo.without_answer`
+    return _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+
+
+def only_echoes(body: CompletionBody) -> bool:
+    """Whether nothing but the prompt is asked for."""
+    return bool(body.echo) and body.max_tokens == 0
 
 
 def _prompts(body: CompletionBody) -> Sequence[str | list[int]]:

@@ -12,8 +12,9 @@ from truedraft.contract.request import PositionLogprobs, TokenDelta, Usage
 from truedraft.server import ignored_fields
 from truedraft.server.answer import Answer, collect, usages_of
 from truedraft.server.body import read_json
-from truedraft.server.completion_call import CompletionCall, plan_completion
+from truedraft.server.completion_call import CompletionCall, only_echoes, plan_completion
 from truedraft.server.disconnect import until_disconnect
+from truedraft.server.echo import without_answer
 from truedraft.server.generation import Deltas, run
 from truedraft.server.logprobs import CompletionLogprobs, prompt_logprobs
 from truedraft.server.openapi import body_schema
@@ -34,6 +35,8 @@ async def completions(request: Request) -> Response:
     raw = await read_json(request, max_body_bytes=state.config.max_body_bytes)
     call = plan_completion(state, parse_body(CompletionBody, raw, ignored_fields.COMPLETION))
     deltas = run(state, call.requests)
+    if only_echoes(call.body):
+        deltas = without_answer(deltas)
     if not call.body.stream:
         answers = await until_disconnect(request.receive, collect(deltas, len(call.requests)))
         return JSONResponse(_whole(call, answers))

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import JSONResponse, Response
 
 from truedraft import __version__
@@ -15,6 +14,7 @@ from truedraft.server.usage import speculation_body
 
 router = APIRouter()
 _ALIVE_TIMEOUT_S = 5.0
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @router.get("/v1/models", summary="List the model")
@@ -61,7 +61,7 @@ async def ready(request: Request) -> Response:
 @router.get("/metrics", summary="Prometheus metrics")
 async def metrics(request: Request) -> Response:
     """Counters, gauges and histograms in Prometheus' text format."""
-    return Response(state_of(request).metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    return Response(state_of(request).metrics.text(), media_type=_METRICS_TYPE)
 
 
 @router.get("/version", summary="The version")

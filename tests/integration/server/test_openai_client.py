@@ -180,6 +180,22 @@ def test_echo_with_logprobs(client: openai.OpenAI) -> None:
     assert tokens == [choice.logprobs.tokens for choice in answer.choices]
 
 
+def test_echo_alone_scores_the_prompt(client: openai.OpenAI) -> None:
+    fields = {"prompt": "Score", "echo": True, "logprobs": 0, "max_tokens": 0}
+    answer = complete(client, **fields)
+    choice = answer.choices[0]
+    assert choice.text == "Score"
+    assert choice.logprobs.tokens == ["<|bos|>", *"Score"]
+    assert len(choice.logprobs.token_logprobs) == 6
+    assert choice.finish_reason == "length"
+    assert answer.usage.completion_tokens == 0
+    chunks = list(complete(client, **fields, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == "Score"
+    assert chunks[-1].choices[0].finish_reason == "length"
+    with pytest.raises(openai.BadRequestError):
+        complete(client, max_tokens=0)
+
+
 def test_prompt_logprobs_in_vllm_shape(client: openai.OpenAI) -> None:
     answer = complete(client, prompt=[1, 2, 3], max_tokens=1, extra_body={"prompt_logprobs": 1})
     scored = answer.choices[0].model_extra["prompt_logprobs"]
