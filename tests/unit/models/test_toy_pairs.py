@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dflash.model as zlab
 import pytest
@@ -13,6 +14,8 @@ from toy import HEAD_DIM, KV_HEADS, MASK, Agreement, Family, toy_drafter, toy_pa
 from toy_files import FILE_VOCAB, save_pair
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from truedraft.checkpoint.drafter import read_drafter
+from truedraft.checkpoint.target import read_target
 from truedraft.models.decoder import DenseTarget
 from truedraft.models.drafter import DFlashDrafter
 from truedraft.models.registry import load_drafter, load_target
@@ -119,3 +122,56 @@ def test_tokenizer_takes_every_byte_and_has_a_chat_template(tmp_path: Path) -> N
         [{"role": "user", "content": "hi"}], add_generation_prompt=True, tokenize=False
     )
     assert chat == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+SPEC_FIELDS = {
+    "drafter": (
+        "num_layers",
+        "hidden_size",
+        "vocab_size",
+        "target_hidden_size",
+        "block_len",
+        "mask_token_id",
+        "capture_layers",
+        "attention",
+        "causal",
+        "sample_from_anchor",
+        "own_embedding",
+        "own_head",
+        "has_d2t",
+        "num_drafted",
+    ),
+    "target": (
+        "architecture",
+        "num_layers",
+        "vocab_size",
+        "attention",
+        "tied_head",
+        "qk_norm",
+        "max_position",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"window": 6},
+        {"window": 6, "causal": False},
+        {"head_size": 50},
+        {"head_size": 264, "sample_from_anchor": True},
+    ],
+    ids=str,
+)
+def test_folders_read_as_what_was_saved(tmp_path: Path, family: Family, options: dict[str, Any]) -> None:
+    target = toy_target(family, vocab_size=FILE_VOCAB, window=6 if family == "qwen3" else None)
+    drafter = toy_drafter(target, block_len=4, **options)
+    paths = save_pair(tmp_path, target, drafter)
+    for kind, read, want in (
+        ("target", read_target(paths.target), target.spec),
+        ("drafter", read_drafter(paths.drafter), drafter.spec),
+    ):
+        for field in SPEC_FIELDS[kind]:
+            assert getattr(read, field) == getattr(want, field), field
