@@ -8,7 +8,7 @@ from typing import Any
 
 from truedraft.cli.chat_turn import ChatSource, Message, TurnStats
 from truedraft.cli.chat_view import ChatView, stats_line
-from truedraft.cli.output import print_json
+from truedraft.cli.output import counted, print_json
 from truedraft.config.schema import parse_speculation
 from truedraft.contract.request import SamplingParams, Speculation
 from truedraft.errors import TruedraftError
@@ -127,7 +127,9 @@ class ChatSession:
             total_s=sum(turn.total_s for turn in self._turns),
             finish_reason="",
         )
-        return f"{len(self._turns)} answers · {stats_line(total)} · speculation {self._speculation}"
+        return (
+            f"{counted(len(self._turns), 'answer')} · {stats_line(total)} · speculation {self._speculation}"
+        )
 
 
 def describe_turn(stats: TurnStats) -> dict[str, Any]:

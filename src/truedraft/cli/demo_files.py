@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -34,6 +36,8 @@ def ensure_demo_target(dtype: str = "auto", *, say: Say, wheel: Path | None = No
 
 def convert_into(gguf: Path, final: Path, dtype: str) -> Path:
     """Convert beside `final`, then rename: a half-written folder is never seen."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # transformers draws a bar while it dequantises
     from truedraft.models.gguf import convert_gguf
 
     final.parent.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ class Inspection:
                 "name": self.run.engine,
                 "version": None if self.run.version is None else show_version(self.run.version),
             },
-            "target": None if self.target is None else _reading_json(self.target),
+            "target": None if self.target is None else reading_json(self.target),
             "drafter": _drafter_json(self.drafter),
             "findings": [_finding_json(finding) for finding in self.findings],
         }
@@ -75,7 +75,7 @@ def tensor_summary(tensors: tuple[TensorHeader, ...]) -> dict[str, Any]:
 
 
 def _drafter_json(drafter: DrafterReading) -> dict[str, Any]:
-    return _reading_json(drafter) | {
+    return reading_json(drafter) | {
         "extras": list(drafter.extras),
         "unexpected_tensors": list(drafter.unexpected),
         "absent_tensors": list(drafter.absent),
@@ -84,7 +84,8 @@ def _drafter_json(drafter: DrafterReading) -> dict[str, Any]:
     }
 
 
-def _reading_json(reading: Reading) -> dict[str, Any]:
+def reading_json(reading: Reading) -> dict[str, Any]:
+    """→ one reading as plain values."""
     return {
         "source": reading.source,
         "path": reading.path,

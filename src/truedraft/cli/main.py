@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("truedraft.cli.chat:chat", "Talk to a running server, or to a pair in this process."),
     "bench": ("truedraft.cli.bench:bench", "Measure plain decoding and DFlash on the same prompts."),
     "inspect": (
-        "truedraft.cli.inspect_pair:inspect_pair",
+        "truedraft.cli.inspect_command:inspect_command",
         "Show what two checkpoints are, and whether they fit.",
     ),
     "demo-pair": ("truedraft.cli.demo_pair:app", "Fetch, find and remove the embedded pair's files."),

@@ -39,3 +39,8 @@ def printable(text: str) -> str:
 def _is_control(ch: str) -> bool:
     code = ord(ch)
     return code < 0x20 or 0x7F <= code < 0xA0
+
+
+def counted(number: int, noun: str) -> str:
+    """`no findings`, `1 finding`, `3 findings`."""
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
