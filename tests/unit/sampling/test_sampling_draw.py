@@ -46,10 +46,10 @@ def test_frequencies_follow_the_exact_probabilities(shape: dict[str, float]) -> 
         assert stats.chisquare(counts[alive], probs[alive] * NUM_DRAWS).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("vocab_size", [3, 64, 100, 257, 1000, 6001])
+@pytest.mark.parametrize("vocab_size", [3, 64, 100, 257, 1000, 9001])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_equals_the_inverse_cdf_of_the_reference(vocab_size: int, shape: dict[str, float]) -> None:
-    """At small and large vocabularies: by candidates, by more candidates, by a full sort."""
+    """By candidates, by the highest values, and by all values."""
     for spread in (0.01, 1.0, 5.0):
         logits_RV = _logits(6, vocab_size, seed=vocab_size, spread=spread)
         uniforms = [0.0, 0.1234567, 0.5, 0.777, 0.999, 1 - 2**-53]
@@ -103,7 +103,7 @@ def test_top_k_keeps_ties_and_top_p_takes_them_by_rising_id() -> None:
 
 
 def test_ties_past_the_candidates_are_seen() -> None:
-    """2,000 equal tokens: no set of 64 or 512 candidates settles what is kept."""
+    """2,000 equal tokens: 64 candidates do not settle what is kept."""
     flat_RV = torch.zeros(400, 2000)
     flat_RV[:, 1500:] = -30.0
     uniforms = [i / 400 for i in range(400)]
