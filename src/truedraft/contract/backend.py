@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from truedraft.contract.request import GenerateRequest, SpeculationStats, TokenDelta
@@ -39,7 +39,7 @@ class BackendStats:
     num_steps: int = 0
     kv_used_frac: float = 0.0
     mean_verify_len: float = 0.0  # rows verified a sequence and round, lately
-    speculation: SpeculationStats = SpeculationStats()
+    speculation: SpeculationStats = field(default_factory=SpeculationStats)
 
 
 @dataclass(frozen=True, slots=True)
