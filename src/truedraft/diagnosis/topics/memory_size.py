@@ -111,6 +111,7 @@ RULES = (
         "Drafter weights, its cache and the captured features come on top of what the target needs",
         "Use a GPU with more memory, more GPUs, or a quantised target",
         "https://github.com/warpfront/hipfire/issues/486",
+        covered_by=("pair.other_target",),
     ),
     Rule(
         "memory.tight",
@@ -120,6 +121,7 @@ RULES = (
         "The first real prefill wants workspaces that the profile did not see",
         "Limit the model length, and prefill a full-length prompt before calling it ready",
         "https://github.com/local-inference-lab/vllm/pull/88",
+        covered_by=("pair.other_target",),
     ),
     Rule(
         "memory.no_head_room",
@@ -130,6 +132,7 @@ RULES = (
         "Lower the memory fraction",
         "https://github.com/local-inference-lab/vllm/pull/88",
         SERVERS,
+        covered_by=("pair.other_target",),
     ),
     Rule(
         "memory.long_context",
@@ -140,6 +143,7 @@ RULES = (
         "Set the memory fraction to 0.80",
         "https://github.com/noonghunna/club-3090/issues/1064",
         SERVERS,
+        covered_by=("pair.other_target",),
     ),
     Rule(
         "memory.draft_cache",
@@ -149,6 +153,7 @@ RULES = (
         "Each full drafter layer keeps keys and values of the whole context",
         "Count it when sizing concurrency; drafters with windows need less",
         "https://github.com/Anbeeld/beellama.cpp/issues/97",
+        covered_by=("pair.other_target",),
     ),
     Rule(
         "memory.recurrent",
@@ -157,5 +162,6 @@ RULES = (
         recurrent,
         "Rolling back rejected drafts needs the state after each row",
         "Count it when sizing concurrency; fewer drafts need fewer states",
+        covered_by=("pair.other_target",),
     ),
 )
