@@ -14,6 +14,7 @@ from collections.abc import Sequence as SequenceOf
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from truedraft.contract.request import FinishReason
 from truedraft.contract.step import StepPlan, StepResult
 from truedraft.engine.scheduler import Scheduler
 from truedraft.engine.sequence import SeqEvent, Sequence
@@ -72,7 +73,7 @@ class EngineLoop:
             plan = self._scheduler.plan()
             if plan is not None:
                 self._step(plan)
-        self._deliver(self._scheduler.fail_all("the engine was shut down"))
+        self._deliver(self._scheduler.end_all(FinishReason.ABORT))
 
     def _take_in(self) -> bool:
         """Empty the inbox; wait for it while there is nothing to run. → False once closed."""
@@ -100,7 +101,7 @@ class EngineLoop:
             # A failed step leaves no sequence in a known state: end them all, serve the next ones.
             self.num_failures += 1
             logger.exception("engine step %d failed", plan.step_id)
-            self._deliver(self._scheduler.fail_all(f"the engine's step failed: {error}"))
+            self._deliver(self._scheduler.end_all(FinishReason.ERROR, f"the engine's step failed: {error}"))
 
     def _deliver(self, events: SequenceOf[SeqEvent]) -> None:
         if events:

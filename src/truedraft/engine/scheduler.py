@@ -73,11 +73,9 @@ class Scheduler:
                 return self._finish(seq, FinishReason.ABORT)
         return None
 
-    def fail_all(self, error: str) -> list[SeqEvent]:
-        """End every sequence after the engine failed."""
-        return [
-            self._finish(seq, FinishReason.ERROR, error=error) for seq in (*self._running, *self._waiting)
-        ]
+    def end_all(self, reason: FinishReason, error: str | None = None) -> list[SeqEvent]:
+        """End every sequence: the engine failed, or is shut down."""
+        return [self._finish(seq, reason, error=error) for seq in (*self._running, *self._waiting)]
 
     def plan(self) -> StepPlan | None:
         """The next step, or None when there is nothing to run."""

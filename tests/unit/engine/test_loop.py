@@ -112,4 +112,4 @@ def test_close_ends_what_still_runs():
     loop.close()
     ended = ends.wait_for(1)
     assert len(ended) == 1
-    assert ended[0].finish_reason in (FinishReason.ERROR, FinishReason.LENGTH)
+    assert ended[0].finish_reason in (FinishReason.ABORT, FinishReason.LENGTH)
