@@ -2,7 +2,8 @@
 
 Written only against `kernels.ops.Ops`. Parameters are made without storage (device `meta`) and
 get it when a checkpoint is loaded (`models.weights`), so a tensor that was forgotten cannot hide.
-q, k and v are one matrix product, gate and up another.
+q, k and v are one matrix product, gate and up another. The modules inside a layer are called
+without nn.Module's machinery for hooks: 0.3 ms a forward of 30 layers, a hundredth of a token.
 
 Axes as in kernels.ops; L layers.
 """
@@ -62,6 +63,8 @@ class Linear(nn.Module):
     def forward(self, x_TD: Tensor) -> Tensor:
         return self._linear(x_TD, self.weight, self.bias)
 
+    __call__ = forward  # see the module's docstring
+
 
 class Attention(nn.Module):
     """q, k, v in one product, optional norm of q's and k's heads, rope, injected attention, output."""
@@ -105,6 +108,8 @@ class Attention(nn.Module):
         )
         return self.out(o_TNH.reshape(x_TD.shape[0], -1))
 
+    __call__ = forward  # see the module's docstring
+
 
 class Mlp(nn.Module):
     """down(silu(gate(x)) · up(x)), gate and up in one product."""
@@ -117,6 +122,8 @@ class Mlp(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         return self.down(self._silu_mul(self.gate_up(x_TD)))
+
+    __call__ = forward  # see the module's docstring
 
 
 class DecoderLayer(nn.Module):
