@@ -48,7 +48,7 @@ class ServerOptions:
     max_queue_len: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Requests that may wait; one more is answered 503.", rich_help_panel=_SERVER
+            metavar="N", help="Requests that may wait; one more is answered 429.", rich_help_panel=_SERVER
         ),
     ] = 256
     drain_s: Annotated[
