@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from truedraft.errors import CheckpointError
 
-MAX_JSON_BYTES = 64 * 1024 * 1024  # the largest index files of public checkpoints are under 10 MB
+MAX_JSON_BYTES = 4 * 1024 * 1024  # configs are a few KB; parsed JSON takes many times its size
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
