@@ -97,7 +97,7 @@ static void score(const attend_t *job, const task_t *task) {
                 const int nr = (int)MIN(wide, end - j);
                 float sums[MAX_TILE_ROWS * MAX_TILE_OUTS];
                 any_tile(mr, nr, job->type, task->q + m * q_len, q_len, task->keys + j, job->head_dim,
-                         task->keys[j], 0, sums);
+                         task->keys[j], sums);
                 for (int i = 0; i < mr; i++)
                     memcpy(task->scores + (m + i) * task->columns + shift + j, sums + i * nr, nr * sizeof(float));
             }

@@ -17,7 +17,6 @@ static void linear_block(const linear_t *job, int wtype, const float *x, long fi
     const long row_tiles = num_row_tiles(rows), wide = tile_outs(rows == 1 ? 1 : 2);
     /* Few rows: they stay in L1 while weights pass by once. Many: a group of weights stays instead. */
     const long group = rows <= 16 ? wide : MAX(wide, 16384 / w_bytes / wide * wide);
-    const long ahead_step = (wide * STEP * size_of(wtype) + row_tiles - 1) / row_tiles;
     for (long g = begin; g < end; g += group)
         for (long t = 0; t < row_tiles; t++) {
             const long m = row_tile_start(t, rows), last = MIN(g + group, end);
@@ -27,8 +26,7 @@ static void linear_block(const linear_t *job, int wtype, const float *x, long fi
                 const char *w[MAX_TILE_OUTS];
                 float sums[MAX_TILE_ROWS * MAX_TILE_OUTS];
                 for (int n = 0; n < nr; n++) w[n] = job->w + (o + n) * w_bytes;
-                const char *ahead = w[0] + group * w_bytes + t * ahead_step * (x_stride / STEP);
-                any_tile(mr, nr, wtype, x + m * x_stride, x_stride, w, job->len, ahead, ahead_step, sums);
+                any_tile(mr, nr, wtype, x + m * x_stride, x_stride, w, job->len, w[0] + group * w_bytes, sums);
                 for (int i = 0; i < mr; i++)
                     for (int n = 0; n < nr; n++) {
                         float sum = sums[i * nr + n];

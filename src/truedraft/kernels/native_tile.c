@@ -7,9 +7,7 @@
  */
 #define MAX_TILE_ROWS 4
 #define MAX_TILE_OUTS 8
-#ifndef TILE_OUTS
 #define TILE_OUTS 3
-#endif
 
 INLINE long packed_len(long len) { return (len + STEP - 1) / STEP * STEP; }
 
@@ -29,9 +27,13 @@ INLINE vf second_half(const char *w, int wtype) {
     if (wtype == F32) return load_f32((const float *)w + VL);
     vu words;
     memcpy(&words, w, sizeof words);
+#if VL < 16
     words >>= 16; /* two shifts, not a mask, which would take a register from the tile */
     HIDE(words);
     return (vf)(words << 16);
+#else
+    return (vf)(words & 0xffff0000u);
+#endif
 }
 
 static void pack_row(float *packed, const void *x, long len, int xtype, int wtype) {
@@ -82,9 +84,10 @@ INLINE void tile_step(const int MR, const int NR, const int wtype, acc_t acc, co
     }
 }
 
-/* sums[m * NR + n] = x_m · w_n. `ahead` is fetched meanwhile, `ahead_step` bytes a step. */
+/* sums[m * NR + n] = x_m · w_n. As many bytes as w has are fetched from `ahead` meanwhile: rows of some
+ * kilobytes end before the hardware's own prefetching has got going. */
 INLINE void tile(const int MR, const int NR, const int wtype, const float *x, long x_stride,
-                 const char *const *w, long len, const char *ahead, long ahead_step, float *sums) {
+                 const char *const *w, long len, const char *ahead, float *sums) {
     acc_t acc;
     const long bytes = size_of(wtype), whole = len / STEP * STEP;
 #pragma GCC unroll 8
@@ -92,8 +95,9 @@ INLINE void tile(const int MR, const int NR, const int wtype, const float *x, lo
 #pragma GCC unroll 8
         for (int n = 0; n < NR; n++) acc[m][n] = (vf){0};
     for (long k = 0; k < whole; k += STEP) {
-        __builtin_prefetch(ahead);
-        ahead += ahead_step;
+#pragma GCC unroll 16
+        for (long line = 0; line < NR * STEP * bytes; line += 64) __builtin_prefetch(ahead + line);
+        ahead += NR * STEP * bytes;
         tile_step(MR, NR, wtype, acc, x + k, x_stride, w, k * bytes);
     }
     if (whole < len) {
@@ -120,12 +124,12 @@ INLINE long row_tile_start(long i, long rows) { return i * rows / num_row_tiles(
 
 /* A tile of up to 4 rows and tile_outs(rows) outputs, any number of either. */
 INLINE void typed_tile(int rows, int outs, const int wtype, const float *x, long x_stride, const char *const *w,
-                     long len, const char *ahead, long ahead_step, float *sums) {
-#define TILE(MR, NR) tile(MR, NR, wtype, x, x_stride, w, len, ahead, ahead_step, sums)
+                     long len, const char *ahead, float *sums) {
+#define TILE(MR, NR) tile(MR, NR, wtype, x, x_stride, w, len, ahead, sums)
 #define SINGLES(MR) \
     for (int n = 0; n < outs; n++) { \
         float one[MR]; \
-        tile(MR, 1, wtype, x, x_stride, w + n, len, ahead, 0, one); \
+        tile(MR, 1, wtype, x, x_stride, w + n, len, ahead, one); \
         for (int m = 0; m < MR; m++) sums[m * outs + n] = one[m]; \
     }
     switch (rows) {
@@ -139,8 +143,8 @@ INLINE void typed_tile(int rows, int outs, const int wtype, const float *x, long
 }
 
 static __attribute__((noinline)) void any_tile(int rows, int outs, int wtype, const float *x, long x_stride,
-                                               const char *const *w, long len, const char *ahead, long ahead_step,
+                                               const char *const *w, long len, const char *ahead,
                                                float *sums) {
-    if (wtype == BF16) typed_tile(rows, outs, BF16, x, x_stride, w, len, ahead, ahead_step, sums);
-    else typed_tile(rows, outs, F32, x, x_stride, w, len, ahead, ahead_step, sums);
+    if (wtype == BF16) typed_tile(rows, outs, BF16, x, x_stride, w, len, ahead, sums);
+    else typed_tile(rows, outs, F32, x, x_stride, w, len, ahead, sums);
 }
