@@ -95,11 +95,6 @@ def test_no_room_for_odds_and_ends() -> None:
     assert not found
 
 
-def test_test_files_have_distinct_names() -> None:
-    names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
-    assert sorted(names) == sorted(set(names))
-
-
 @pytest.mark.parametrize(
     "module", ["truedraft", "truedraft.cli.main", "truedraft.server.app", "truedraft.bench.report"]
 )
