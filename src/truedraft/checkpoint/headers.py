@@ -21,7 +21,8 @@ from truedraft.checkpoint.files import (
 from truedraft.contract.specs import TensorHeader
 from truedraft.errors import CheckpointError
 
-MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
+MAX_HEADER_BYTES = 16 * 1024 * 1024  # 100,000 tensors; parsed JSON takes many times its size
+MAX_INDEX_BYTES = 32 * 1024 * 1024  # public ones are under 10 MB
 MAX_TENSORS = 1_000_000
 MAX_DIMS = 8
 INDEX_NAME = "model.safetensors.index.json"
@@ -81,7 +82,7 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
         raise CheckpointError(f"{path} claims too many tensors", seen=len(entries), allowed=f"{MAX_TENSORS}")
     base = 8 + header_len
     tensors = sorted(
-        (_entry(path, base, name, entry) for name, entry in entries.items()), key=lambda t: t.start
+        (_entry(path, base, name, entry) for name, entry in entries.items()), key=lambda t: (t.start, t.end)
     )
     _check_layout(path, base, size, tensors)
     texts = {str(k): str(v) for k, v in metadata.items()} if isinstance(metadata, dict) else {}
@@ -188,7 +189,7 @@ def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    table = read_json_object(path).get("weight_map")
+    table = read_json_object(path, limit=MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(table, dict) or not table:
         raise CheckpointError(f"{path} has no weight_map")
     for file in table.values():

@@ -9,6 +9,8 @@ from typing import Any
 from truedraft.checkpoint.files import read_json_object
 from truedraft.contract.reading import TokenizerFacts
 
+MAX_TOKENIZER_BYTES = 64 * 1024 * 1024  # vocabularies of 260,000 tokens take about 33 MB
+
 
 def read_tokenizer_facts(folder: Path) -> TokenizerFacts | None:
     """→ facts from tokenizer.json (and tokenizer_config.json), or None without them.
@@ -18,7 +20,7 @@ def read_tokenizer_facts(folder: Path) -> TokenizerFacts | None:
     file, config_file = folder / "tokenizer.json", folder / "tokenizer_config.json"
     if not file.is_file():
         return None
-    data = read_json_object(file)
+    data = read_json_object(file, limit=MAX_TOKENIZER_BYTES)
     config = read_json_object(config_file) if config_file.is_file() else {}
     ids = _vocabulary(data)
     special: dict[str, int] = {}

@@ -30,6 +30,21 @@ def test_reads_names_shapes_and_places(tmp_path: Path) -> None:
     assert tensors["scalar"].shape == () and tensors["a"].file == "model.safetensors"
 
 
+def test_empty_tensors_share_their_place_with_the_next(tmp_path: Path) -> None:
+    header = {"full": entry(0, 16, [4]), "empty": entry(0, 0, [0])}
+    write_raw(tmp_path / "x.safetensors", json.dumps(header).encode(), 16)
+    assert [t.name for t in read_safetensors_header(tmp_path / "x.safetensors").tensors] == ["empty", "full"]
+
+
+def test_100_mb_of_json_are_not_read(tmp_path: Path) -> None:
+    write_raw(tmp_path / "x.safetensors", b"{}", 0)
+    with (tmp_path / "x.safetensors").open("r+b") as file:
+        file.write((100_000_000).to_bytes(8, "little"))
+        file.truncate(100_000_008)
+    with pytest.raises(CheckpointError, match="absurd length"):
+        read_safetensors_header(tmp_path / "x.safetensors")
+
+
 def test_agrees_with_the_formats_own_library(tmp_path: Path) -> None:
     import numpy as np
     from safetensors.numpy import save_file
