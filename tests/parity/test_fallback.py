@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
     Gemma2Config,
+    Gemma3Config,
     Gemma3TextConfig,
     GptOssConfig,
     GraniteConfig,
@@ -47,6 +48,14 @@ COMMON: dict[str, Any] = {
     "eos_token_id": 2,
 }
 GEMMA = {"head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8}
+TINY_VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
 CONFIGS: dict[str, Any] = {
     "qwen2": lambda: Qwen2Config(**COMMON),
     "mistral-sliding": lambda: MistralConfig(**COMMON, sliding_window=6, head_dim=8),
@@ -54,6 +63,10 @@ CONFIGS: dict[str, Any] = {
         **COMMON, **GEMMA, attn_logit_softcapping=2.0, final_logit_softcapping=3.0
     ),
     "gemma3": lambda: Gemma3TextConfig(**COMMON, **GEMMA),
+    # Text rows of a multimodal model run on its language model alone.
+    "gemma3-multimodal": lambda: Gemma3Config(
+        text_config={**COMMON, **GEMMA}, vision_config=TINY_VISION, mm_tokens_per_image=4
+    ),
     "granite": lambda: GraniteConfig(**COMMON, logits_scaling=4.0, residual_multiplier=0.5),
     "cohere": lambda: CohereConfig(**COMMON),
     "olmo2": lambda: Olmo2Config(**COMMON),
@@ -77,7 +90,7 @@ def make(config: Any) -> tuple[Any, TransformersTarget]:
 
 
 def spec_of(model: Any) -> Any:
-    spec = target_spec(model.config, type(model).__name__)
+    spec = target_spec(model.config.get_text_config(), type(model).__name__)
     if model.config.model_type == "mistral":
         attention = replace(spec.attention, windows=(model.config.sliding_window,) * spec.num_layers)
         spec = replace(spec, attention=attention)

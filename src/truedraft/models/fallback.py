@@ -205,7 +205,7 @@ def wrap(spec: TargetSpec, model: Any) -> TransformersTarget:
     _register()
     with quiet_transformers():
         model.set_attn_implementation(_ATTENTION)
-    return TransformersTarget(spec, model.eval())
+    return TransformersTarget(spec, model.eval().requires_grad_(False))
 
 
 def _load_model(spec: TargetSpec, config: Any, dtype: torch.dtype) -> Any:
