@@ -19,7 +19,7 @@ from truedraft.checkpoint.target import has_weights, missing_keys
 from truedraft.checkpoint.tokenizer import read_tokenizer_facts
 from truedraft.checkpoint.values import Values
 from truedraft.contract.reading import Conflict, DrafterReading
-from truedraft.contract.specs import DrafterSpec, Origin, TensorHeader
+from truedraft.contract.specs import AttentionSpec, DrafterSpec, Origin, TensorHeader
 from truedraft.errors import CheckpointError
 
 NEEDED = (
@@ -117,19 +117,6 @@ def _reading(
     missing = tuple(name for name in NEEDED if values.values.get(name) is None)
     if problem is not None:
         missing += ("layer_types", "sample_from_anchor")
-    spec = None
-    if not missing and attention is not None:
-        found = {key: value for key, value in values.values.items() if key in DrafterSpec.__slots__}
-        found.setdefault("num_target_layers", None)
-        spec = DrafterSpec(
-            source=located.source,
-            path=str(located.path),
-            format=kind,
-            architecture=architecture_of(config),
-            attention=attention,
-            origins=values.origins,
-            **found,
-        )
     return DrafterReading(
         source=located.source,
         path=str(located.path),
@@ -142,7 +129,7 @@ def _reading(
         conflicts=tuple(values.conflicts),
         tensors=tensors,
         tokenizer=read_tokenizer_facts(located.path) if located.path.is_dir() else None,
-        spec=spec,
+        spec=None if missing else _spec(located, config, kind, values, attention),
         layer_types=layer_types,
         unexpected=shapes.unexpected,
         absent=shapes.absent,
@@ -154,6 +141,24 @@ def _reading(
         embedding_rows=shapes.embedding_rows,
         head_rows=shapes.head_rows,
         d2t_len=shapes.d2t_len,
+    )
+
+
+def _spec(
+    located: Located, config: dict[str, Any], kind: Format, values: Values, attention: AttentionSpec | None
+) -> DrafterSpec | None:
+    if attention is None:
+        return None
+    found = {key: value for key, value in values.values.items() if key in DrafterSpec.__slots__}
+    found.setdefault("num_target_layers", None)
+    return DrafterSpec(
+        source=located.source,
+        path=str(located.path),
+        format=kind,
+        architecture=architecture_of(config),
+        attention=attention,
+        origins=values.origins,
+        **found,
     )
 
 
