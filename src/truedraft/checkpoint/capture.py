@@ -29,6 +29,7 @@ def read_capture(values: Values, kind: str, shapes: DrafterShapes) -> int | None
                     "capture_layers", layers, values.origins["capture_layers"], shifted, origin, hard=False
                 )
             )
+    _compare_own_note(values, layers)
     width = values.integer("target_hidden_size", "target_hidden_size")
     hidden = values.values.get("hidden_size")
     if width is None and shapes.fc_in is not None and layers and shapes.fc_in % len(layers) == 0:
@@ -41,6 +42,18 @@ def read_capture(values: Values, kind: str, shapes: DrafterShapes) -> int | None
     if shapes.fc_in is None or not width:
         return None
     return _compare(values, layers, width, shapes.fc_in, kind)
+
+
+def _compare_own_note(values: Values, layers: tuple[int, ...] | None) -> None:
+    """Our exports state both numberings: a list that was edited in one place only is a conflict."""
+    note = values.find("truedraft")
+    said = note[0].get("capture_layers") if note is not None and isinstance(note[0], dict) else None
+    if note is None or layers is None or not isinstance(said, list) or tuple(said) == layers:
+        return
+    origin = Origin("key", f"{note[1].where}.capture_layers")
+    values.conflicts.append(
+        Conflict("capture_layers", layers, values.origins["capture_layers"], tuple(said), origin, hard=False)
+    )
 
 
 def _compare(values: Values, layers: tuple[int, ...] | None, width: int, fc_in: int, kind: str) -> int | None:
