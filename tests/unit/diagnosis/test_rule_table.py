@@ -11,6 +11,7 @@ import pytest
 
 from truedraft.diagnosis.facts import parse_version, show_version
 from truedraft.diagnosis.known_drafters import KNOWN, family, reference_formula
+from truedraft.diagnosis.render import rules_json, rules_markdown
 from truedraft.diagnosis.table import RULES, TOPICS
 
 
@@ -80,3 +81,9 @@ def test_reference_formula() -> None:
     assert reference_formula(36, 5) == (1, 9, 17, 25, 33)
     assert reference_formula(64, 5) == (1, 16, 31, 46, 61)
     assert reference_formula(30, 1) == (15,)
+
+
+def test_the_page_of_rules_is_current() -> None:
+    page = Path(__file__).parents[3] / "docs" / "rules.md"
+    assert page.read_text(encoding="utf-8") == rules_markdown(), "write it again: see diagnosis/render.py"
+    assert [entry["id"] for entry in rules_json()] == [rule.id for rule in RULES]

@@ -163,7 +163,6 @@ RULES = (
         reduced,
         "Tokens outside its table are never drafted, which caps acceptance",
         "Nothing to do; a full-vocabulary drafter accepts more",
-        "https://github.com/vllm-project/vllm-ascend/issues/11374",
     ),
     Rule(
         "head.gemma_scale",

@@ -155,7 +155,6 @@ RULES = (
         tokenizer,
         "The target's is used; the drafter was trained with other token ids",
         "Check that the drafter was trained for this very target; measure τ before relying on it",
-        "https://github.com/z-lab/dflash/issues/80",
         covered_by=("pair.other_target",),
     ),
     Rule(

@@ -113,7 +113,6 @@ RULES = (
         "Nearly all published drafters use their target's theta; a wrong one shows as acceptance that falls with "
         "position and length, never as an error",
         "Check the drafter's card; `truedraft recover` measures theta",
-        "https://github.com/vllm-project/speculators/issues/738",
         covered_by=("pair.other_target",),
     ),
     Rule(

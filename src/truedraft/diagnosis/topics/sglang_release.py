@@ -169,7 +169,7 @@ RULES = (
         no_hook,
         "It has no set_dflash_layers_to_capture",
         "Use another engine",
-        "https://github.com/vllm-project/vllm/issues/56088",
+        None,
         SGLANG,
     ),
     Rule(

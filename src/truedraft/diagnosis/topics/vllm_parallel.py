@@ -197,7 +197,7 @@ RULES = (
         no_graphs,
         "An eager drafter costs more than it saves on small batches",
         "Leave --enforce-eager out",
-        "https://github.com/vllm-project/vllm/issues/49730",
+        None,
         ANY_VLLM,
     ),
 )
