@@ -105,7 +105,8 @@ def run_all(spec: dict[str, Any], *, skip: list[str]) -> dict[str, Any]:
 def run_arm(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     """Run one arm in a process of its own and read what it wrote."""
     say(f"==> {name}: {len(spec['prompts'])} prompts")
-    environment = {**os.environ, "OMP_NUM_THREADS": str(spec["threads"]), "HF_HUB_OFFLINE": "1"}
+    quiet = {"TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore::FutureWarning"}  # transformers on itself
+    environment = {**os.environ, **quiet, "OMP_NUM_THREADS": str(spec["threads"]), "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryDirectory() as folder:
         asked, told = Path(folder) / "asked.json", Path(folder) / "told.json"
         asked.write_text(json.dumps(spec), "utf-8")
