@@ -24,6 +24,8 @@ class OriginMarks:
         """`runs`: characters that new tokens make, by origin; `text`: what is to be shown now."""
         for num_chars, origin in runs:
             self._num_chars_known += max(0, num_chars)
+            if self._marks and self._marks[-1][1] is origin:
+                self._marks.pop()  # one piece for neighbours of one origin
             self._marks.append((self._num_chars_known, origin))
             self._last = origin
         pieces: list[Piece] = []
