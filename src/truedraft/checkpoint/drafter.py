@@ -11,16 +11,15 @@ from truedraft.checkpoint.dialects import Format, architecture_of, sniff_algorit
 from truedraft.checkpoint.drafter_shapes import DrafterShapes, read_shapes
 from truedraft.checkpoint.dtypes import config_dtype, main_dtype, quantisation_of
 from truedraft.checkpoint.files import read_json_object
-from truedraft.checkpoint.headers import read_tensor_headers
 from truedraft.checkpoint.layout import read_layout
 from truedraft.checkpoint.locate import Located, locate
 from truedraft.checkpoint.speculators import speculators_defaults, speculators_scopes
-from truedraft.checkpoint.target import has_weights, missing_keys
+from truedraft.checkpoint.target import missing_keys, tensors_of
 from truedraft.checkpoint.tokenizer import read_tokenizer_facts
 from truedraft.checkpoint.values import Values
 from truedraft.contract.reading import Conflict, DrafterReading
 from truedraft.contract.specs import AttentionSpec, DrafterSpec, Origin, TensorHeader
-from truedraft.errors import CheckpointError
+from truedraft.errors import CheckpointError, PairingError
 
 NEEDED = (
     "num_layers",
@@ -67,15 +66,29 @@ def read_drafter_files(where: str | Path, *, needs_weights: bool = False) -> Dra
 
     Without a usable config.json, what the shapes say. Raises CheckpointError for corrupt weights.
     """
-    located = locate(where, role="drafter")
+    located = locate(where, role="drafter", headers_only=not needs_weights)
     if located.kind == "gguf":
         raise CheckpointError(f"{located.source} is a GGUF drafter", allowed="drafters in safetensors")
     folder = located.path if located.path.is_dir() else located.path.parent
     config, problem = _config(folder)
-    tensors = read_tensor_headers(located.path) if needs_weights or has_weights(located.path) else ()
+    tensors = tensors_of(located, needs_weights)
     if not config and not tensors:
         raise CheckpointError(f"{folder} is no drafter: {problem}, and no .safetensors file")
+    _refuse_language_model(located, config, tensors)
     return _reading(located, config, problem, tensors)
+
+
+def _refuse_language_model(
+    located: Located, config: dict[str, Any], tensors: tuple[TensorHeader, ...]
+) -> None:
+    name = architecture_of(config)
+    is_model = name.endswith(("ForCausalLM", "ForConditionalGeneration"))
+    has_fc = any(tensor.name.removeprefix("model.") == "fc.weight" for tensor in tensors)
+    if is_model and not has_fc and sniff_format(config) == "unknown":
+        raise PairingError(
+            f"{located.source} is a language model ({name}), not a DFlash drafter",
+            remedy="Name the target first, and the drafter made for it with --draft",
+        )
 
 
 def _config(folder: Path) -> tuple[dict[str, Any], str | None]:

@@ -10,27 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from truedraft.checkpoint.files import list_folder, refuse_pickle
+from truedraft.checkpoint.hub import fetch_snapshot
 from truedraft.errors import CheckpointError
 
 HUB_ID = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@(?P<revision>[\w./-]{1,100}))?"
 )
-HUB_FILES = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.json",
-    "chat_template.jinja",
-    "preprocessor_config.json",
-)  # no code, no pickles
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +25,14 @@ class Located:
     source: str
     path: Path
     kind: Literal["folder", "safetensors", "gguf"]
+    hub: tuple[str, str | None] | None = None  # repository and revision where it came from the hub
 
 
-def locate(where: str | Path, *, role: str) -> Located:
+def locate(where: str | Path, *, role: str, headers_only: bool = False) -> Located:
     """→ where the `role` ("target", "drafter") lies: a folder, a file, or a hub id (`org/name[@revision]`).
 
     A hub id is fetched through huggingface_hub into its own cache: configs, tokenizer files and
-    safetensors only. Raises CheckpointError: no such path (with near names), no usable file, or a
+    safetensors only; with `headers_only` without the weights. Raises CheckpointError: no such path (with near names), no usable file, or a
     hub id that is neither cached nor reachable.
     """
     text = os.fspath(where)
@@ -64,7 +50,9 @@ def locate(where: str | Path, *, role: str) -> Located:
     hub = HUB_ID.fullmatch(text)
     if hub is None or text.startswith((".", "~", "/")) or path.suffix in (".gguf", ".safetensors"):
         raise CheckpointError(f"There is no {role} at {text}", remedy=_near_names(path))
-    return Located(text, fetch_snapshot(hub["repo"], hub["revision"], role), "folder")
+    repo, revision = hub["repo"], hub["revision"]
+    path = fetch_snapshot(repo, revision, role, headers_only=headers_only)
+    return Located(text, path, "folder", (repo, revision))
 
 
 def _local(text: str, path: Path, role: str) -> Located:
@@ -99,40 +87,3 @@ def _near_names(path: Path) -> str:
         return "Check the spelling of the path"
     near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.6)
     return f"Near names there: {', '.join(near)}" if near else f"Nothing in {parent} has a similar name"
-
-
-def fetch_snapshot(repo: str, revision: str | None, role: str) -> Path:
-    """→ the local snapshot of a hub repository, fetched where it is not cached. Raises CheckpointError."""
-    import httpx
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    named = f"{repo}@{revision}" if revision else repo
-    try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(HUB_FILES)))
-    except GatedRepoError as exc:
-        raise CheckpointError(
-            f"The {role} {named} is gated", remedy="Ask for access on its page, then run `hf auth login`"
-        ) from exc
-    except RepositoryNotFoundError as exc:
-        raise CheckpointError(
-            f"There is no {role} {named}: neither a local path nor a repository on the hub",
-            remedy="Check the spelling; a private repository needs `hf auth login`",
-        ) from exc
-    except RevisionNotFoundError as exc:
-        raise CheckpointError(f"The {role} {repo} has no revision {revision}") from exc
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, httpx.HTTPError, OSError) as exc:
-        raise CheckpointError(
-            f"The {role} {named} is neither a local path nor in the hub cache, and the hub cannot be reached",
-            seen=type(exc).__name__,
-            remedy=f"On a machine with a network run `hf download {repo}"
-            + (f" --revision {revision}" if revision else "")
-            + " --local-dir FOLDER`, copy FOLDER here, and name it instead",
-        ) from exc

@@ -10,6 +10,7 @@ from truedraft.checkpoint.attention import read_attention, read_heads
 from truedraft.checkpoint.dtypes import config_dtype, main_dtype, quantisation_of
 from truedraft.checkpoint.files import read_json_object
 from truedraft.checkpoint.headers import read_tensor_headers, weight_files
+from truedraft.checkpoint.hub import remote_tensor_headers
 from truedraft.checkpoint.locate import Located, locate
 from truedraft.checkpoint.target_gguf import read_gguf_target
 from truedraft.checkpoint.tokenizer import read_tokenizer_facts
@@ -71,7 +72,7 @@ def missing_keys(names: tuple[str, ...]) -> list[str]:
 
 def read_target_files(where: str | Path, *, needs_weights: bool = False) -> TargetReading:
     """→ everything that the target's files say; gaps and contradictions are listed, not raised."""
-    located = locate(where, role="target")
+    located = locate(where, role="target", headers_only=not needs_weights)
     if located.kind == "gguf":
         return read_gguf_target(located)
     folder = located.path if located.path.is_dir() else located.path.parent
@@ -86,7 +87,7 @@ def read_target_files(where: str | Path, *, needs_weights: bool = False) -> Targ
             f"{located.source} is a drafter, not a target",
             remedy="Name it with --draft, and the model it drafts for first",
         )
-    tensors = read_tensor_headers(located.path) if needs_weights or has_weights(located.path) else ()
+    tensors = tensors_of(located, needs_weights)
     return _reading(located, folder, config, tensors)
 
 
@@ -98,6 +99,13 @@ def is_drafter_config(config: Mapping[str, Any]) -> bool:
     return any(
         key in config for key in ("dflash_config", "speculators_config", "speculators_model_type")
     ) or any(name in first for name in known)
+
+
+def tensors_of(located: Located, needs_weights: bool) -> tuple[TensorHeader, ...]:
+    """→ tensor headers: from local files, else (unless weights are needed here) from the hub, else none."""
+    if not needs_weights and located.hub is not None and not any(located.path.glob("*.safetensors")):
+        return remote_tensor_headers(*located.hub)
+    return read_tensor_headers(located.path) if needs_weights or has_weights(located.path) else ()
 
 
 def has_weights(path: Path) -> bool:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_files import DRAFTER, changed, drafter_shapes, write_checkpoint
+from checkpoint_files import DRAFTER, TARGET, changed, drafter_shapes, target_shapes, write_checkpoint
 
 from truedraft.checkpoint.demo import demo_drafter_path
 from truedraft.checkpoint.drafter import read_drafter, read_drafter_files
 from truedraft.contract.reading import DrafterReading
-from truedraft.errors import CheckpointError
+from truedraft.errors import CheckpointError, PairingError
 
 CONFIGS = Path(__file__).parents[2] / "fixtures" / "configs"
 SLIDING = ["sliding_attention", "full_attention"]
@@ -260,6 +260,11 @@ def test_without_a_usable_config_the_shapes_speak(tmp_path: Path, config: Any) -
         "sample_from_anchor",
     ):
         assert name in found.missing
+
+
+def test_a_language_model_in_the_drafters_place(tmp_path: Path) -> None:
+    with pytest.raises(PairingError, match="is a language model"):
+        read_drafter_files(write_checkpoint(tmp_path, TARGET, target_shapes()))
 
 
 def test_neither_config_nor_weights(tmp_path: Path) -> None:

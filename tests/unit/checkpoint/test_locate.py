@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_files import TARGET, write_checkpoint
+from checkpoint_files import DRAFTER, TARGET, drafter_shapes, write_checkpoint
 
 from truedraft.checkpoint import locate as locate_module
-from truedraft.checkpoint.locate import HUB_FILES, locate
-from truedraft.errors import CheckpointError
+from truedraft.checkpoint.drafter import read_drafter_files
+from truedraft.checkpoint.hub import HUB_FILES, SMALL_FILES, fetch_snapshot, remote_tensor_headers
+from truedraft.checkpoint.locate import locate
+from truedraft.errors import CapacityError, CheckpointError
 
 
 def test_folder_and_files(tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_other_files(tmp_path: Path) -> None:
 def test_hub_id_with_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def fetch(repo: str, revision: str | None, role: str) -> Path:
+    def fetch(repo: str, revision: str | None, role: str, *, headers_only: bool) -> Path:
         asked.append((repo, revision, role))
         return tmp_path
 
@@ -83,6 +85,55 @@ def test_without_a_network_it_says_what_to_bring(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     with pytest.raises(CheckpointError, match=r"hf download org/name --revision abc --local-dir FOLDER"):
         locate("org/name@abc", role="drafter")
+
+
+def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def full(*_: Any, **__: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
+    with pytest.raises(CapacityError, match="disk of the hub cache is full"):
+        fetch_snapshot("org/name", None, "target")
+
+
+def test_inspecting_a_hub_id_leaves_the_weights_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import huggingface_hub
+    from huggingface_hub.utils import SafetensorsFileMetadata, SafetensorsRepoMetadata, TensorInfo
+
+    asked: list[Any] = []
+
+    def download(repo: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        return str(write_checkpoint(tmp_path / "snapshot", DRAFTER))
+
+    def metadata(_: Any, repo: str, *, revision: str | None) -> SafetensorsRepoMetadata:
+        tensors = {
+            name: TensorInfo(dtype="BF16", shape=list(shape), data_offsets=(0, 2))
+            for name, shape in drafter_shapes(mlp=96).items()
+        }
+        file = SafetensorsFileMetadata(metadata={}, tensors=tensors)
+        names = dict.fromkeys(tensors, "model.safetensors")
+        return SafetensorsRepoMetadata(None, False, names, {"model.safetensors": file})
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub.HfApi, "get_safetensors_metadata", metadata)
+    reading = read_drafter_files("org/draft@main")
+    assert asked == [list(SMALL_FILES)] and "*.safetensors" not in asked[0]
+    assert [conflict.name for conflict in reading.conflicts] == ["mlp_size"] and len(reading.tensors) == 25
+
+
+def test_a_hub_that_cannot_tell_gives_no_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise huggingface_hub.errors.NotASafetensorsRepoError("no")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "get_safetensors_metadata", refuse)
+    assert remote_tensor_headers("org/draft", None) == ()
 
 
 def test_unreadable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
