@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from truedraft.backends.scripted import Answer
+from truedraft.cli.bench_view import progress_bar
 
 SHORT = ("--num-per-kind", "1", "--max-tokens", "16")
 
@@ -83,3 +84,17 @@ def test_wrong_input_is_code_2_before_anything_loads(
     assert ran.code == 2
     assert said in ran.err
     assert composition.loads == []
+
+
+def test_progress_bar_draws_where_asked_and_nowhere_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes stderr for a terminal
+    monkeypatch.setenv("NO_COLOR", "1")
+    for enabled in (False, True):
+        with progress_bar(enabled=enabled) as show:
+            show(1, 2)
+            show(2, 2)
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert ("2/2" in printed.err) == enabled

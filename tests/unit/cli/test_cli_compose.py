@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,35 @@ def test_inspect_of_one_alone(pair: PairPaths, truedraft: Any) -> None:
     assert "by itself fits" in truedraft("inspect", "--draft", str(pair.drafter)).out
     assert truedraft("inspect").code == 2
     assert truedraft("inspect", "x", "--demo").code == 2
+
+
+def test_a_gguf_target_is_converted_once_into_the_cache(
+    pair: PairPaths, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from truedraft.checkpoint.target import read_target
+    from truedraft.models import gguf
+
+    calls: list[tuple[Path, Path, str]] = []
+
+    def convert(source: Path, out: Path, dtype: str) -> Path:
+        calls.append((source, out, dtype))
+        return pair.target
+
+    monkeypatch.setenv("TRUEDRAFT_CACHE", str(tmp_path))
+    monkeypatch.setattr(gguf, "convert_gguf", convert)
+    file = tmp_path / "model.gguf"
+    spec = replace(read_target(pair.target), format="gguf", path=str(file), source="model.gguf")
+    lines: list[str] = []
+    made = compose.converted(spec, "auto", say=lines.append)
+    assert (made.format, made.path, made.source) == ("safetensors", str(pair.target), "model.gguf")
+    [(source, out, dtype)] = calls
+    assert (source, dtype) == (file, "bfloat16")
+    assert tmp_path in out.parents
+    assert "converting model.gguf" in lines[0]
+
+
+def test_other_targets_are_left_as_they_are(pair: PairPaths) -> None:
+    from truedraft.checkpoint.target import read_target
+
+    spec = read_target(pair.target)
+    assert compose.converted(spec, "auto", say=lambda line: None) is spec
