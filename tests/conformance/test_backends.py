@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 import pytest_asyncio
+from local_pair import local_backend
 
 from truedraft.backends.scripted import ScriptedBackend
 from truedraft.contract.backend import Backend
@@ -37,6 +38,8 @@ class Case:
 BACKENDS: dict[str, Case] = {
     "scripted": Case(lambda: ScriptedBackend(delay_s=0.001)),
     "scripted-plain": Case(lambda: ScriptedBackend(num_drafted=0)),
+    "local": Case(local_backend),
+    "local-plain": Case(lambda: local_backend(drafter=False)),
 }
 
 

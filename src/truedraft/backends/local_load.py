@@ -228,7 +228,7 @@ def _measure(
     drafter_spec: DrafterSpec | None,
     report: Report,
 ) -> CostTable | None:
-    if drafter_spec is None:
+    if drafter_spec is None or not config.measure_costs:
         return None
     began = time.perf_counter()
     scratch = -1

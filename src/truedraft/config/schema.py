@@ -55,6 +55,7 @@ class EngineConfig(_FromMapping):
     seed: int | None = None
     kernels: str = "auto"
     self_check: bool = True
+    measure_costs: bool = True  # False: verify length never adapts (whole blocks); for tests
 
     def __post_init__(self) -> None:
         base, _, index = self.device.partition(":") if isinstance(self.device, str) else (self.device, "", "")
@@ -79,6 +80,7 @@ class EngineConfig(_FromMapping):
         checks.check_optional_int("threads", self.threads, low=1, high=1024)
         checks.check_optional_int("seed", self.seed, low=0, high=2**63 - 1)
         checks.check_bool("self_check", self.self_check)
+        checks.check_bool("measure_costs", self.measure_costs)
 
 
 @dataclass(frozen=True, slots=True)
