@@ -37,7 +37,7 @@ _HELP = f"""Serve a language model with a DFlash drafter: the same text, faster,
 Examples:
   truedraft serve --demo                       OpenAI-compatible, on port 8000
   truedraft generate --demo --prompt "Hello"   one answer
-  truedraft chat --demo                        talk to it; drafted text is green
+  truedraft chat --demo                        talk; drafted text is green
   truedraft bench --demo                       plain against DFlash
   truedraft inspect TARGET --draft DRAFT       do these two fit?
 
