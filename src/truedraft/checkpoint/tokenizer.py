@@ -49,7 +49,6 @@ def _vocabulary(data: dict[str, Any]) -> dict[str, int]:
 def _fingerprint(ids: dict[str, int]) -> str | None:
     if not ids:
         return None
-    digest = hashlib.sha256()
-    for token, index in sorted(ids.items(), key=lambda item: item[1]):
-        digest.update(f"{index}\t{token}\n".encode("utf-8", errors="surrogatepass"))
-    return digest.hexdigest()
+    tokens = sorted(ids, key=ids.__getitem__)
+    text = "\n".join(tokens) + "\0" + ",".join(map(str, sorted(ids.values())))
+    return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()

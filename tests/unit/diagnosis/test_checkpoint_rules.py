@@ -83,6 +83,11 @@ CASES = (
     Case("pair.depth_unsaid", Setup({"num_target_layers": ...})),
     Case("pair.verifier", Setup(OTHER_VERIFIER), Setup(SPECULATORS)),
     Case(
+        "pair.variant_target",
+        Setup(target={"_name_or_path": "org/Model-27B-Abliterated"}),
+        Setup(target={"_name_or_path": "org/Model-27B-Instruct"}),
+    ),
+    Case(
         "pair.heads",
         Setup({"num_attention_heads": 5}, shapes=drafter_shapes(heads=5)),
         Setup({"num_attention_heads": 6}, shapes=drafter_shapes(heads=6)),

@@ -20,6 +20,7 @@ from run_cases import (
     V2,
     V100,
     run_pair,
+    sglang,
     spec,
     vllm,
 )
@@ -52,6 +53,8 @@ RELEASES = (
         Setup({"sample_from_anchor": False}, run=vllm(0, 33)),
     ),
     Case("vllm.no_domino", Setup({"dflash_config__projector_type": "domino"}, run=vllm()), Setup(run=vllm())),
+    Case("vllm.no_captured_states", Setup(target={"model_type": "qwen4_exp"}, run=vllm()), Setup(run=vllm())),
+    run_pair("vllm.refused_sampling", vllm(0, 33), sglang(0, 5, 23)),
     Case("vllm.mask_hidden", Setup(add={"mask_hidden": (64,)}, run=vllm()), Setup(run=vllm())),
     run_pair("vllm.mixed_old", vllm(0, 20, 2), vllm(0, 26), draft=MIXED),
     run_pair("vllm.mixed_v1", vllm(0, 24), vllm(0, 26), draft=MIXED),

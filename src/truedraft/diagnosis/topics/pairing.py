@@ -6,6 +6,7 @@ from truedraft.diagnosis.facts import PairFacts
 from truedraft.diagnosis.rule import FAIL, INFO, WARN, Hit, Rule
 
 PADDING_ROWS = 1024  # vocabularies are padded to multiples of up to this many rows
+VARIANT_MARKS = ("abliterated", "uncensored", "heretic", "decensored", "josiefied")
 
 
 def other_target(facts: PairFacts) -> Hit | None:
@@ -97,6 +98,17 @@ def verifier_name(facts: PairFacts) -> tuple[str, ...]:
     )
 
 
+def variant_target(facts: PairFacts) -> tuple[str, ...]:
+    if facts.target is None:
+        return ()
+    names = (facts.target.source, str(facts.target.config.get("_name_or_path") or ""))
+    found = next((name for name in names if any(mark in name.lower() for mark in VARIANT_MARKS)), None)
+    ours = facts.drafter.source.lower()
+    if found is None or any(mark in ours for mark in VARIANT_MARKS):
+        return ()
+    return f"target: {found}", f"drafter: {facts.drafter.source}"
+
+
 def heads(facts: PairFacts) -> tuple[str, ...]:
     num, kv = facts.draft("num_heads"), facts.draft("num_kv_heads")
     if not num or not kv or num % kv == 0:
@@ -173,6 +185,15 @@ RULES = (
         "speculators records the architecture that the drafter was trained with",
         "Check that this is the right target, or only another class name of it (text-only against multimodal)",
         covered_by=("pair.other_target",),
+    ),
+    Rule(
+        "pair.variant_target",
+        WARN,
+        "The target is a variant that its drafter was probably not made for",
+        variant_target,
+        "Drafters of the base model fall to about a tenth of their acceptance on abliterated variants, without an error",
+        "Measure τ before relying on it; draft about 4 tokens, or train a drafter for this target",
+        "https://github.com/AEON-7/Qwen3.6-27B-AEON-Ultimate-Uncensored-DFlash/issues/6",
     ),
     Rule(
         "pair.heads",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from truedraft.diagnosis.facts import PairFacts, Version, show_version
-from truedraft.diagnosis.rule import FAIL, WARN, Hit, Rule
+from truedraft.diagnosis.rule import FAIL, INFO, WARN, Hit, Rule
 from truedraft.diagnosis.topics.vllm_facts import ANY_VLLM, VLLM, architecture
 
+WITHOUT_HOOKS = ("qwen4_exp",)  # target families whose class cannot give captured states
 MIN_VERSIONS: tuple[tuple[str, Version], ...] = (
     ("DFlash2", (0, 28)),
     ("MuseGlimmer", (0, 28)),
@@ -98,6 +99,15 @@ def no_runtime(facts: PairFacts) -> tuple[str, ...]:
 def mask_hidden(facts: PairFacts) -> tuple[str, ...]:
     names = [t.name for t in facts.drafter.tensors if t.name.rsplit(".", 1)[-1] == "mask_hidden"]
     return tuple(f"drafter tensor {name}: present" for name in names)
+
+
+def no_captured_states(facts: PairFacts) -> tuple[str, ...]:
+    family = str(facts.targets("model_type") or "").removesuffix("_text")
+    return (facts.target_said("model_type"),) if family in WITHOUT_HOOKS else ()
+
+
+def refused_sampling(facts: PairFacts) -> tuple[str, ...]:
+    return (f"vLLM {show_version(facts.run.version)} with a drafter",)
 
 
 RULES = (
@@ -199,6 +209,26 @@ RULES = (
         mask_hidden,
         "Its DFlash class embeds mask_token_id",
         "Use an engine that reads the tensor",
+        None,
+        ANY_VLLM,
+    ),
+    Rule(
+        "vllm.no_captured_states",
+        FAIL,
+        "This target class cannot give captured states in vLLM",
+        no_captured_states,
+        "It lacks the hooks: several start errors one after the other",
+        "Wait for its support, or use another engine",
+        "https://github.com/vllm-project/vllm/issues/56088",
+        ANY_VLLM,
+    ),
+    Rule(
+        "vllm.refused_sampling",
+        INFO,
+        "Requests with min_p or logit_bias are refused while a drafter is loaded",
+        refused_sampling,
+        "vLLM does not support them with speculation, and answers with an error",
+        "Send such requests to a deployment without the drafter, or to the local engine",
         None,
         ANY_VLLM,
     ),
