@@ -22,8 +22,8 @@ class LocalStream:
         sampling = seq.request.sampling
         self._detokenizer = Detokenizer(decode)
         self._stops = StopStrings(sampling.stop, keep=sampling.include_stop_str_in_output)
+        self._min_tokens = sampling.min_tokens
         self._num_emitted = 0
-        self._is_first = True
 
     def push(self, event: SeqEvent) -> None:
         try:
@@ -42,7 +42,9 @@ class LocalStream:
         stop: str | None = None
         for token_id in self._spoken(event):
             taken += 1
-            text, stop = self._stops.push(self._detokenizer.push(token_id))
+            text = self._detokenizer.push(token_id)
+            if self._num_emitted + taken > self._min_tokens:  # before that, no text ends the answer
+                text, stop = self._stops.push(text)
             pieces.append(text)
             if stop is not None:
                 break
@@ -75,10 +77,6 @@ class LocalStream:
         stop_reason: str | int | None,
     ) -> TokenDelta:
         self.ended = finish is not None
-        prompt_logprobs = None
-        if self._is_first and self.seq.request.sampling.prompt_logprobs is not None and event.token_ids:
-            prompt_logprobs = (None, *self.seq.prompt_logprobs)
-        self._is_first = False
         trace = event.trace
         if trace is not None and trace.num_accepted > len(token_ids):
             trace = RoundTrace(trace.draft_ids, len(token_ids))
@@ -87,20 +85,20 @@ class LocalStream:
             token_ids=token_ids,
             text=text,
             logprobs=event.logprobs[: len(token_ids)] if event.logprobs is not None else None,
-            prompt_logprobs=prompt_logprobs,
+            prompt_logprobs=(None, *event.prompt_logprobs) if event.prompt_logprobs is not None else None,
             trace=trace,
             finish_reason=finish,
             stop_reason=stop_reason,
             error=event.error,
-            usage=self._usage(event, len(event.token_ids) - len(token_ids)) if finish is not None else None,
+            usage=self._usage(event, len(token_ids)) if finish is not None else None,
         )
 
-    def _usage(self, event: SeqEvent, num_cut: int) -> Usage:
-        """What the request used; `num_cut` tokens of its last round stand past a stop string."""
+    def _usage(self, event: SeqEvent, num_kept: int) -> Usage:
+        """What the request used; `num_kept` tokens of its last round stand before a stop string's end."""
         seq = self.seq
         stats = event.stats or SpeculationStats()
-        if num_cut and stats.num_rounds:
-            stats = replace(stats, num_committed=stats.num_committed - num_cut)
+        if event.trace is not None and event.trace.draft_ids:
+            stats = _cut_last_round(stats, event.trace, len(event.token_ids), num_kept)
         started, first = seq.started_s, seq.first_token_s
         return Usage(
             num_prompt_tokens=seq.num_prompt_tokens,
@@ -110,3 +108,18 @@ class LocalStream:
             ttft_s=first - seq.submitted_s if first is not None else None,
             total_s=time.monotonic() - seq.submitted_s,
         )
+
+
+def _cut_last_round(
+    stats: SpeculationStats, trace: RoundTrace, num_tokens: int, num_kept: int
+) -> SpeculationStats:
+    """Counts without those tokens of the last round that a stop string cut off."""
+    accepted = list(stats.accepted_by_position)
+    for position in range(min(num_kept, trace.num_accepted), trace.num_accepted):
+        accepted[position] -= 1
+    return replace(
+        stats,
+        num_committed=stats.num_committed - (num_tokens - num_kept),
+        num_accepted=sum(accepted),
+        accepted_by_position=tuple(accepted),
+    )

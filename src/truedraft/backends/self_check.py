@@ -29,6 +29,7 @@ PROMPTS = (
     "A box holds 12 pencils. How many pencils are in 7 boxes? Explain step by step.",
 )
 NUM_TOKENS = 40
+MARGIN_TOP = 8  # likeliest tokens that a fork is looked for in
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}  # how near a tie may be, in natural log units
 
 
@@ -163,7 +164,7 @@ async def _lossless(
         if fork is None:
             num_equal += 1
             continue
-        margin = await _margin(backend, prompts[index], fork)
+        margin = await _margin(backend, prompts[index], other.token_ids, fork)
         if margin is not None and margin < tolerance:
             num_near_ties += 1
         else:
@@ -185,13 +186,21 @@ def _first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     return None if len(one) == len(other) else min(len(one), len(other))
 
 
-async def _margin(backend: Generator, prompt: tuple[int, ...], position: int) -> float | None:
-    """Log-probability between the best two tokens of plain decoding at `position` of the answer."""
-    answer = await _answer(backend, "margin", prompt, position + 1, "off", num_top=2)
-    if len(answer.logprobs) <= position or len(answer.logprobs[position].top) < 2:
+async def _margin(
+    backend: Generator, prompt: tuple[int, ...], drafted: tuple[int, ...], position: int
+) -> float | None:
+    """By how much plain decoding prefers its own token at `position` of the answer to the one that
+    stands in `drafted`, in log-probability; None where that one is not even among the likeliest."""
+    if position >= len(drafted):
         return None
-    best, second = answer.logprobs[position].top[:2]
-    return best.logprob - second.logprob
+    answer = await _answer(backend, "margin", prompt, position + 1, "off", num_top=MARGIN_TOP)
+    if len(answer.logprobs) <= position:
+        return None
+    scored = answer.logprobs[position]
+    for entry in scored.top:
+        if entry.token_id == drafted[position]:
+            return scored.chosen.logprob - entry.logprob
+    return None
 
 
 def _effective(drafted: Sequence[Answer]) -> dict[str, Any]:

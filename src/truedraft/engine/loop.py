@@ -70,9 +70,7 @@ class EngineLoop:
 
     def _turn_until_closed(self) -> None:
         while self._take_in():
-            plan = self._scheduler.plan()
-            if plan is not None:
-                self._step(plan)
+            self._turn()
         self._deliver(self._scheduler.end_all(FinishReason.ABORT))
 
     def _take_in(self) -> bool:
@@ -92,16 +90,21 @@ class EngineLoop:
             elif (event := self._scheduler.abort(message)) is not None:
                 self._deliver([event])
 
-    def _step(self, plan: StepPlan) -> None:
+    def _turn(self) -> None:
+        """Plan and run one step, if there is anything to run."""
         try:
+            plan = self._scheduler.plan()
+            if plan is None:
+                return
             result = self._runner.run(plan)
             self.num_steps += 1
-            self._deliver(self._scheduler.commit(plan, result))
+            events = self._scheduler.commit(plan, result)
         except Exception as error:
             # A failed step leaves no sequence in a known state: end them all, serve the next ones.
             self.num_failures += 1
-            logger.exception("engine step %d failed", plan.step_id)
-            self._deliver(self._scheduler.end_all(FinishReason.ERROR, f"the engine's step failed: {error}"))
+            logger.exception("an engine step failed")
+            events = self._scheduler.end_all(FinishReason.ERROR, f"the engine's step failed: {error}")
+        self._deliver(events)
 
     def _deliver(self, events: SequenceOf[SeqEvent]) -> None:
         if events:

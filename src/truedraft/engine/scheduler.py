@@ -7,16 +7,19 @@ when they run out, the sequence that came last gives its pages back and starts a
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from truedraft.contract.request import FinishReason, PositionLogprobs, RoundTrace
 from truedraft.contract.step import Extend, Outcome, StepPlan, StepResult
 from truedraft.engine.policy import Candidate, Probe, VerifyPolicy
 from truedraft.engine.sequence import Counters, SeqEvent, Sequence
 from truedraft.kvcache.pages import PageAllocator
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +96,27 @@ class Scheduler:
         events = []
         for extend, outcome in zip(plan.extends, result.outcomes, strict=True):
             seq = by_id[extend.seq_id]
-            if outcome.error is not None:
-                events.append(self._finish(seq, FinishReason.ERROR, error=outcome.error))
-                continue
-            seq.cached_len += len(extend.token_ids) + outcome.num_accepted
-            self._allocator.commit(seq.seq_id, seq.cached_len)
-            if outcome.prompt_logprobs:
-                seq.prompt_logprobs.extend(outcome.prompt_logprobs)
-            if extend.samples:
-                events.append(self._emit(seq, extend, outcome))
+            try:
+                event = self._commit_one(seq, extend, outcome)
+            except Exception as error:
+                # A grammar past its limits, say: the end of one sequence, not of those beside it.
+                logger.exception("sequence %d cannot go on", seq.seq_id)
+                event = self._finish(seq, FinishReason.ERROR, error=f"the sequence cannot go on: {error}")
+            if event is not None:
+                events.append(event)
         if all(extend.start >= extend.num_prompt_tokens for extend in plan.extends):
             blocks = sum(extend.num_drafted > 0 for extend in plan.extends)
             self._policy.observe(plan.num_rows, result.verify_s, blocks, result.draft_s)
         return events
+
+    def _commit_one(self, seq: Sequence, extend: Extend, outcome: Outcome) -> SeqEvent | None:
+        if outcome.error is not None:
+            return self._finish(seq, FinishReason.ERROR, error=outcome.error)
+        seq.cached_len += len(extend.token_ids) + outcome.num_accepted
+        self._allocator.commit(seq.seq_id, seq.cached_len)
+        if outcome.prompt_logprobs:
+            seq.prompt_logprobs.extend(outcome.prompt_logprobs)
+        return self._emit(seq, extend, outcome) if extend.samples else None
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._limits.max_num_seqs:
@@ -190,8 +201,12 @@ class Scheduler:
             ended = seq.stop_at(token_id)
             if ended is not None:
                 break
+        scored = None
         if seq.first_token_s is None:
             seq.first_token_s = self._clock()
+            if seq.request.sampling.prompt_logprobs is not None:
+                # A copy: a sequence that is preempted scores its prompt again.
+                scored = tuple(seq.prompt_logprobs)
         self._count(seq, extend, outcome, len(emitted))
         if seq.constraint is not None:
             seq.constraint.commit(emitted)
@@ -200,8 +215,9 @@ class Scheduler:
         if ended is None:
             # A stop string may end the answer in the caller's thread, while this one goes on.
             stats = seq.counters.snapshot() if seq.request.sampling.stop else None
-            return SeqEvent(seq, tuple(emitted), trace, logprobs, stats=stats)
-        return self._finish(seq, ended[0], ended[1], tuple(emitted), trace, logprobs)
+            return SeqEvent(seq, tuple(emitted), trace, logprobs, scored, stats=stats)
+        event = self._finish(seq, ended[0], ended[1], tuple(emitted), trace, logprobs)
+        return replace(event, prompt_logprobs=scored)
 
     def _count(self, seq: Sequence, extend: Extend, outcome: Outcome, num_emitted: int) -> None:
         probe = self._probes[seq.seq_id]
@@ -233,4 +249,4 @@ class Scheduler:
             self._waiting.remove(seq)
         self._probes.pop(seq.seq_id, None)
         stats = seq.counters.snapshot()
-        return SeqEvent(seq, token_ids, trace, logprobs, reason, stop_reason, error, stats)
+        return SeqEvent(seq, token_ids, trace, logprobs, None, reason, stop_reason, error, stats)

@@ -133,6 +133,7 @@ class SeqEvent:
     token_ids: tuple[int, ...] = ()
     trace: RoundTrace | None = None
     logprobs: tuple[PositionLogprobs, ...] | None = None
+    prompt_logprobs: tuple[PositionLogprobs, ...] | None = None  # with the first tokens, where asked for
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None
