@@ -12,6 +12,8 @@ from truedraft.diagnosis.signature import EXCEPTION, WRAPPERS, Signature
 from truedraft.diagnosis.signatures import ANY_SIGNATURE, SIGNATURES
 
 MAX_LINES = 2_000_000
+MAX_TEMPLATES = 20_000
+NO_DIGITS = str.maketrans("", "", "0123456789")
 MAX_LINE_LEN = 4_000  # the rest of longer lines is not looked at
 
 # Phase → the line that marks it, in the order in which a start passes them.
@@ -100,8 +102,16 @@ class _Reader:
         self.windows: list[AcceptanceFacts] = []
         self.boundary_ids: tuple[int, ...] | None = None
         self.v2 = False
+        self.templates: set[str] = set()
 
     def line(self, number: int, text: str) -> None:
+        if "SpecDecoding" in text and (window := parse_vllm_line(text)) is not None:
+            self.windows.append(window)
+        template = text.translate(NO_DIGITS)  # servers print the same few lines for hours
+        if template in self.templates:
+            return
+        if len(self.templates) < MAX_TEMPLATES:
+            self.templates.add(template)
         self._version(text)
         for engine, phases in (("vllm", VLLM_PHASES), ("sglang", SGLANG_PHASES)):
             for index, (_, pattern) in enumerate(phases):
@@ -110,8 +120,6 @@ class _Reader:
         self.v2 = self.v2 or "Using V2 Model Runner" in text
         if (captured := CAPTURED.search(text)) is not None:
             self.boundary_ids = tuple(int(item) for item in re.findall(r"\d+", captured[1]))
-        if (window := parse_vllm_line(text)) is not None:
-            self.windows.append(window)
         if not WRAPPERS.search(text):
             self._signatures(number, text)
 
