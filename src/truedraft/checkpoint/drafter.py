@@ -166,7 +166,7 @@ def _spec(
     found.setdefault("num_target_layers", None)
     return DrafterSpec(
         source=located.source,
-        path=str(located.path),
+        path=str(located.load_path),
         format=kind,
         architecture=architecture_of(config),
         attention=attention,

@@ -41,7 +41,9 @@ def apply_corrections(config: dict[str, Any], corrections: tuple[Correction, ...
     fixed = copy.deepcopy(config)
     for correction in corrections:
         scope, _, key = correction.key.rpartition(".")
-        place = fixed.setdefault(scope, {}) if scope else fixed
+        if scope and not isinstance(fixed.get(scope), dict):
+            fixed[scope] = {}
+        place = fixed[scope] if scope else fixed
         place[key] = correction.new
     return fixed
 

@@ -27,6 +27,14 @@ class Located:
     kind: Literal["folder", "safetensors", "gguf"]
     hub: tuple[str, str | None] | None = None  # repository and revision where it came from the hub
 
+    @property
+    def load_path(self) -> Path:
+        """→ what a loader opens: the folder also where the user named its only weight file."""
+        if self.kind != "safetensors":
+            return self.path
+        siblings = [path.name for path in self.path.parent.glob("*.safetensors*")]
+        return self.path.parent if siblings == [self.path.name] else self.path
+
 
 def locate(where: str | Path, *, role: str, headers_only: bool = False) -> Located:
     """→ where the `role` ("target", "drafter") lies: a folder, a file, or a hub id (`org/name[@revision]`).

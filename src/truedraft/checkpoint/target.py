@@ -140,7 +140,7 @@ def _reading(
         found = {key: value for key, value in values.values.items() if key in TargetSpec.__slots__}
         spec = TargetSpec(
             source=located.source,
-            path=str(located.path),
+            path=str(located.load_path),
             format="safetensors",
             attention=attention,
             origins=values.origins,

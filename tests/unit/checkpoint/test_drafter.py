@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_files import DRAFTER, TARGET, changed, drafter_shapes, target_shapes, write_checkpoint
+from checkpoint_files import (
+    DRAFTER,
+    TARGET,
+    changed,
+    drafter_shapes,
+    target_shapes,
+    write_checkpoint,
+    write_safetensors,
+)
 
 from truedraft.checkpoint.demo import demo_drafter_path
 from truedraft.checkpoint.drafter import read_drafter, read_drafter_files
@@ -287,7 +295,10 @@ def test_stored_dtype_against_the_declared_one(tmp_path: Path) -> None:
 
 def test_a_single_file(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, DRAFTER, drafter_shapes())
-    assert read_drafter(folder / "model.safetensors").hidden_size == 64
+    spec = read_drafter(folder / "model.safetensors")
+    assert spec.hidden_size == 64 and spec.path == str(folder), "a loader opens the folder"
+    write_safetensors(folder / "other.safetensors", drafter_shapes())
+    assert read_drafter(folder / "other.safetensors").path == str(folder / "other.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,16 @@ def test_what_only_measuring_can_tell_is_left(tmp_path: Path, changes: dict[str,
     assert certain_corrections(reading) == ()
 
 
+def test_a_null_where_an_object_belongs(tmp_path: Path) -> None:
+    config = changed(DRAFTER, hidden_size=None, transformer_layer_config=None)
+    reading = read_drafter_files(write_checkpoint(tmp_path, config, drafter_shapes()))
+    fixed = apply_corrections(config, certain_corrections(reading))
+    assert (
+        fixed["transformer_layer_config"] == {"hidden_size": 64}
+        and config["transformer_layer_config"] is None
+    )
+
+
 def test_nested_keys_of_speculators(tmp_path: Path) -> None:
     reading = read_drafter_files(write_checkpoint(tmp_path / "z", DRAFTER, drafter_shapes()))
     config = export_config(reading, "speculators")

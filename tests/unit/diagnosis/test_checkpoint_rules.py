@@ -275,6 +275,10 @@ CASES = (
         Setup({"architectures": ["DFlash2DraftModel"]}, run=RunFacts(engine="vllm", version=(0, 33))),
     ),
     Case("engine.local_parts", Setup(add={"layers.0.self_attn.g_proj.weight": (4, 64)})),
+    Case(
+        "engine.local_names",
+        Setup(shapes={f"model.{name}": shape for name, shape in drafter_shapes().items()}),
+    ),
     Case("engine.local_mask_embedding", Setup(add={"mask_embedding": (64,)})),
     Case(
         "engine.local_fallback",

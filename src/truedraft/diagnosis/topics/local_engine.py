@@ -29,6 +29,11 @@ def mask_embedding(facts: PairFacts) -> tuple[str, ...]:
     return ("drafter has a mask_embedding",) if "mask_embedding" in facts.drafter.extras else ()
 
 
+def prefixed_names(facts: PairFacts) -> tuple[str, ...]:
+    names = [tensor.name for tensor in facts.drafter.tensors if tensor.name.startswith("model.")]
+    return (f"{len(names)} drafter tensors like {names[0]}",) if names else ()
+
+
 def fallback(facts: PairFacts) -> tuple[str, ...]:
     architecture = facts.targets("architecture")
     if architecture is None or architecture in FAST_PATH:
@@ -63,6 +68,15 @@ RULES = (
         mask_embedding,
         "The engine looks up mask_token_id in the target's embedding",
         "Use another engine for this drafter",
+        engines=("local",),
+    ),
+    Rule(
+        "engine.local_names",
+        FAIL,
+        "The drafter's tensor names have a prefix",
+        prefixed_names,
+        "Every DFlash format names its tensors without `model.`; the loader looks for those names",
+        "Export the drafter again without the prefix",
         engines=("local",),
     ),
     Rule(
