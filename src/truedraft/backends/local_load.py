@@ -88,9 +88,9 @@ def load_pair(
 ) -> LoadedPair:
     """Load weights, build caches, measure costs. Raises CheckpointError, ConfigError, CapacityError."""
     device = _device(config, report)
+    tokenizer = ModelTokenizer.load(Path(target_spec.path))  # before the weights: it is quick to fail
     dtype, ops = _dtype_and_ops(config, device, report)
     target, drafter = _models(target_spec, drafter_spec, ops, dtype, device, report)
-    tokenizer = ModelTokenizer.load(Path(target_spec.path))
     kv = plan_kv(target_spec, drafter_spec, config, dtype, device)
     report(
         f"KV cache: {kv.num_pages} pages of {kv.page_len} tokens ({format_bytes(kv.num_bytes)}), "
