@@ -31,10 +31,14 @@ from truedraft.kernels.ops import Ops
 from truedraft.kernels.reference import torch_ops
 from truedraft.kvcache.pages import PageAllocator
 from truedraft.kvcache.pool import KVPool
+from truedraft.models.drafter import DFlashDrafter
 from truedraft.models.interface import Drafter, Target
 from truedraft.models.registry import load_drafter, load_target
 
 Report = Callable[[str], None]
+LoadedModels = tuple[Target, Drafter | None]
+
+CPU_DRAFT_VOCAB = 16_384  # measured with benchmarks/draft_vocab.py: costs 2 % of τ, saves a fifth of a draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +198,36 @@ def _models(
     dtype: torch.dtype,
     device: torch.device,
     report: Report,
-) -> tuple[Target, Drafter | None]:
+) -> LoadedModels:
     began = time.perf_counter()
     target = load_target(target_spec, ops, dtype, device)
     drafter = None
     if drafter_spec is not None:
         drafter = load_drafter(drafter_spec, target, ops, dtype, device)
     names = target_spec.source if drafter_spec is None else f"{target_spec.source} + {drafter_spec.source}"
-    report(f"loaded: {names} in {format_s(time.perf_counter() - began)}")
+    sizes = " + ".join(_num_parameters(model) for model in (target, drafter) if model is not None)
+    report(f"loaded: {names} ({sizes} parameters) in {format_s(time.perf_counter() - began)}")
     return target, drafter
+
+
+def _num_parameters(model: Target | Drafter) -> str:
+    """`134.5 M`; a head that is the embedding counts once."""
+    assert isinstance(model, torch.nn.Module)
+    return f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:,.1f} M"
+
+
+def _limit_drafts(config: EngineConfig, device: torch.device, pair: LoadedModels, report: Report) -> None:
+    """Leave rare tokens out of the drafts where reading the whole head is what a draft costs most."""
+    target, drafter = pair
+    vocab_size = target.spec.vocab_size
+    limit = config.draft_vocab
+    if limit is None and device.type == "cpu" and vocab_size >= 2 * CPU_DRAFT_VOCAB:
+        limit = CPU_DRAFT_VOCAB
+    if not limit or not isinstance(drafter, DFlashDrafter):
+        return
+    left = drafter.limit_drafts(limit, target.spec.eos_ids)
+    if left:
+        report(f"drafts: among the {left:,} commonest of {vocab_size:,} tokens (the text may use them all)")
 
 
 def _pool(

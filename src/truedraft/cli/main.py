@@ -26,6 +26,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "truedraft.cli.inspect_command:inspect_command",
         "Show what two checkpoints are, and whether they fit.",
     ),
+    "diagnose": (
+        "truedraft.cli.diagnose_command:diagnose_command",
+        "Explain a log, metrics, a benchmark or a command: what failed, and why.",
+    ),
+    "rules": ("truedraft.cli.rules_command:rules_command", "List the rules that inspect checks."),
+    "convert": ("truedraft.cli.convert_command:convert_command", "Write a drafter's config in another format."),
     "demo-pair": ("truedraft.cli.demo_pair:app", "Fetch, find and remove the embedded pair's files."),
     "version": ("truedraft.cli.version:version", "Print the versions that decide results."),
 }
@@ -39,7 +45,8 @@ Examples:
   truedraft generate --demo --prompt "Hello"   one answer
   truedraft chat --demo                        talk; drafted text is green
   truedraft bench --demo                       plain against DFlash
-  truedraft inspect TARGET --draft DRAFT       do these two fit?
+  truedraft inspect DRAFT --target TARGET      do these two fit?
+  truedraft diagnose server.log metrics.txt    why is it slow, or dead?
 
 \b
 Exit codes:
@@ -94,6 +101,9 @@ def run(args: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """Entry point of the `truedraft` script."""
+    # libgomp's idle threads spin for long by default; where anything else wants the cores, every
+    # parallel product then waits out a scheduler slice. Read when torch loads its libgomp.
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     sys.exit(run(sys.argv[1:]))
 
 

@@ -116,6 +116,14 @@ class PairOptions:
             rich_help_panel=_ENGINE,
         ),
     ] = None
+    draft_vocab: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Draft among the N commonest tokens only (0: all). Changes acceptance, never the text.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None
     max_num_seqs: Annotated[
         int, typer.Option(metavar="N", help="Answers in progress at once.", rich_help_panel=_ENGINE)
     ] = 8
@@ -135,6 +143,7 @@ class PairOptions:
             max_model_len=self.max_model_len,
             max_num_seqs=changes.pop("max_num_seqs", self.max_num_seqs),
             seed=self.seed,
+            draft_vocab=self.draft_vocab,
             **changes,
         )
 

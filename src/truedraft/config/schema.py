@@ -39,7 +39,8 @@ class EngineConfig(_FromMapping):
 
     Lengths are in tokens. `kv_memory_bytes` and `num_pages` both size the target's KV cache: give
     one of them or none. `speculation` is the default of requests that do not say. `seed` seeds
-    requests without one.
+    requests without one. `draft_vocab` limits drafts to so many common tokens (0: all of them), which
+    changes how much is accepted, never the text.
     """
 
     device: str = "auto"  # auto, cpu, cuda, cuda:N
@@ -54,6 +55,7 @@ class EngineConfig(_FromMapping):
     threads: int | None = None
     seed: int | None = None
     kernels: str = "auto"
+    draft_vocab: int | None = None
     self_check: bool = True
     measure_costs: bool = True  # False: verify length never adapts (whole blocks); for tests
 
@@ -79,6 +81,7 @@ class EngineConfig(_FromMapping):
         check_speculation("speculation", self.speculation)
         checks.check_optional_int("threads", self.threads, low=1, high=1024)
         checks.check_optional_int("seed", self.seed, low=0, high=2**63 - 1)
+        checks.check_optional_int("draft_vocab", self.draft_vocab, low=0, high=16_777_216)
         checks.check_bool("self_check", self.self_check)
         checks.check_bool("measure_costs", self.measure_costs)
 
@@ -87,7 +90,7 @@ class EngineConfig(_FromMapping):
 class ServeConfig(_FromMapping):
     """How the HTTP server behaves. `api_keys` empty: no key asked for. Secrets stay out of `repr`.
 
-    `max_queue_len` counts requests that wait; one more is answered 503. `max_prompt_len` is in
+    `max_queue_len` counts requests that wait; one more is answered 429. `max_prompt_len` is in
     tokens, on top of the context length. `cors_origins` empty: no cross-origin access.
     """
 

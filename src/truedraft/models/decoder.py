@@ -48,7 +48,12 @@ class DenseTarget(nn.Module):
 
     def raw_logits(self, hidden_RD: Tensor) -> Tensor:
         """The head's product alone, in the model's dtype: what a drafter borrows."""
-        return self.ops.linear(hidden_RD, self.embedding_VD if self.spec.tied_head else self.head_VD, None)
+        return self.ops.linear(hidden_RD, self.head_weight, None)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The head's weight, which may be the embedding's."""
+        return self.embedding_VD if self.spec.tied_head else self.head_VD
 
     def embed(self, ids_T: Tensor) -> Tensor:
         """→ rows of the embedding table_TD."""

@@ -10,6 +10,7 @@ Axes as in kernels.ops and models.interface.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from truedraft.contract.specs import DrafterSpec
 from truedraft.errors import PairingError
 from truedraft.kernels.ops import Ops
+from truedraft.kernels.sampling import greedy
 from truedraft.models.interface import LayerAttend, Target
 from truedraft.models.layers import DecoderStack, Linear, StackShape, empty_parameter
 from truedraft.models.slots import Part, Slot
@@ -58,6 +60,8 @@ class DFlashDrafter(nn.Module):
         d2t = torch.empty(spec.vocab_size, dtype=torch.int64, device="meta") if spec.has_d2t else None
         self.register_buffer("d2t", d2t)
         self._context: tuple[Tensor, Tensor | None, Tensor] | None = None
+        self._draft_head_SD: Tensor | None = None
+        self._draft_ids_S: Tensor | None = None
 
     def context_kv(self, captured_TX: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
         """See models.interface.Drafter: k_LTKH and v_LTKH, contiguous."""
@@ -100,10 +104,32 @@ class DFlashDrafter(nn.Module):
 
     def draft_ids(self, hidden_RD: Tensor) -> Tensor:
         """See models.interface.Drafter. Multiplier and soft cap keep the order, so they are skipped."""
-        ids_R = self._head(hidden_RD).argmax(dim=-1)
+        if self._draft_head_SD is not None:
+            ids_R = highest(self.ops.linear(hidden_RD, self._draft_head_SD, None))
+            return ids_R if self._draft_ids_S is None else self._draft_ids_S[ids_R]
+        ids_R = highest(self._head(hidden_RD))
         if self.d2t is not None:
             ids_R = ids_R + self.d2t[ids_R]
         return ids_R
+
+    def limit_drafts(self, num_first: int, more_ids: Sequence[int] = ()) -> int:
+        """Draft only tokens below `num_first` and `more_ids`; → how many tokens that leaves.
+
+        Tokenizers made by merging give their low ids to common pieces, and reading the rest of a
+        large head costs a draft more than its rare tokens bring. Drafts are guesses: what is left
+        out costs acceptance, never the text. Does nothing (→ 0) where the head is the drafter's own
+        or the target does not show its head.
+        """
+        head_VD = getattr(self._target[0], "head_weight", None)
+        if self.spec.own_head or head_VD is None or num_first >= head_VD.shape[0]:
+            return 0
+        late = sorted({token_id for token_id in more_ids if token_id >= num_first})
+        self._draft_head_SD = head_VD[:num_first]  # a view
+        if late:
+            ids_S = torch.tensor([*range(num_first), *late], device=head_VD.device)
+            self._draft_ids_S = ids_S
+            self._draft_head_SD = head_VD.index_select(0, ids_S)
+        return num_first + len(late)
 
     def train(self, mode: bool = True) -> Self:
         """Also drops the stacked copies of the k and v projections: training changes their source."""
@@ -152,6 +178,11 @@ class DFlashDrafter(nn.Module):
         if not self.training:
             self._context = stacked
         return stacked
+
+
+def highest(logits_RV: Tensor) -> Tensor:
+    """Column of the highest entry of every row; 0 where a row has none (it is a guess anyway)."""
+    return greedy(logits_RV.float()).clamp_(min=0)
 
 
 def _check_pair(spec: DrafterSpec, target: Target) -> None:

@@ -32,13 +32,15 @@ def test_the_faster_one_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
     fake = replace(torch_ops(), name="native")
     monkeypatch.setattr(choose, "native_ops", lambda: NativeBuild(fake, "built"))
-    monkeypatch.setattr(choose, "_weights", lambda dtype: [])
-    for native_s, winner in ((0.001, "native"), (0.003, "torch")):
+    # Equal, or a little slower: native, for its independent rows.
+    for native_s, winner in ((0.001, "native"), (0.0025, "native"), (0.003, "torch")):
         costs = {"native": native_s, "torch": 0.002}
         monkeypatch.setattr(
             choose,
             "measure_rows",
-            lambda ops, weights, costs=costs: dict.fromkeys((1, 4, 8), costs[ops.name]),
+            lambda candidates, costs=costs: [
+                dict.fromkeys((1, 4, 8), costs[name]) for name, _, _ in candidates
+            ],
         )
         assert choose.choose_ops("cpu", torch.bfloat16)[0].name == winner
 
