@@ -58,7 +58,7 @@ def path(dtype: DtypeOption = "bfloat16", as_json: JsonFlag = False) -> None:
     \b
     Examples:
       truedraft demo-pair path
-      truedraft inspect "$(truedraft demo-pair path --json | jq -r .target)"
+      truedraft inspect --target "$(truedraft demo-pair path --json | jq -r .target)"
     """
     from truedraft.cli.demo_files import DTYPES, demo_drafter, demo_target
     from truedraft.config.checks import check_choice

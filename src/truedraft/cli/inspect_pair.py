@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 from truedraft.checkpoint.drafter import read_drafter_files
 from truedraft.checkpoint.target import read_target_files
+from truedraft.cli.findings_view import findings_json
 from truedraft.contract.finding import Finding, Severity
 from truedraft.contract.reading import DrafterReading, Reading, TargetReading
 from truedraft.contract.specs import Origin, TensorHeader
 from truedraft.diagnosis.facts import PairFacts, RunFacts, show_version
+from truedraft.diagnosis.memory import MemoryPlan, plan_memory
 from truedraft.diagnosis.pair import diagnose
 
 
@@ -30,6 +33,12 @@ class Inspection:
         """Whether no rule failed."""
         return all(finding.severity is not Severity.FAIL for finding in self.findings)
 
+    @property
+    def memory(self) -> MemoryPlan | None:
+        """→ what the pair needs for the sequences asked for (one), where sizes are known."""
+        num_seqs = self.run.flag_int("max-num-seqs", "max-running-requests") or 1
+        return plan_memory(PairFacts(self.drafter, self.target, self.run), num_seqs=num_seqs)
+
     def to_json(self) -> dict[str, Any]:
         """→ plain values only; every spec field with where it came from."""
         return {
@@ -40,7 +49,8 @@ class Inspection:
             },
             "target": None if self.target is None else reading_json(self.target),
             "drafter": _drafter_json(self.drafter),
-            "findings": [_finding_json(finding) for finding in self.findings],
+            "memory": _memory_json(self.memory),
+            "findings": findings_json(self.findings),
         }
 
 
@@ -118,13 +128,7 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "rule": finding.rule,
-        "severity": finding.severity.value,
-        "title": finding.title,
-        "evidence": list(finding.evidence),
-        "cause": finding.cause,
-        "remedy": finding.remedy,
-        "report": finding.report,
-    }
+def _memory_json(plan: MemoryPlan | None) -> dict[str, Any] | None:
+    if plan is None:
+        return None
+    return dataclasses.asdict(plan) | {"cache_bytes": plan.cache_bytes, "total_bytes": plan.total_bytes}

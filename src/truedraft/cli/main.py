@@ -26,12 +26,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "truedraft.cli.inspect_command:inspect_command",
         "Show what two checkpoints are, and whether they fit.",
     ),
-    "diagnose": (
-        "truedraft.cli.diagnose_command:diagnose_command",
-        "Explain a log, metrics, a benchmark or a command: what failed, and why.",
+    "rules": ("truedraft.cli.rules_command:rules_command", "List the rules that `truedraft inspect` checks."),
+    "convert": (
+        "truedraft.cli.convert_command:convert_command",
+        "Write a drafter's config in another format.",
     ),
-    "rules": ("truedraft.cli.rules_command:rules_command", "List the rules that inspect checks."),
-    "convert": ("truedraft.cli.convert_command:convert_command", "Write a drafter's config in another format."),
     "demo-pair": ("truedraft.cli.demo_pair:app", "Fetch, find and remove the embedded pair's files."),
     "version": ("truedraft.cli.version:version", "Print the versions that decide results."),
 }
@@ -46,7 +45,6 @@ Examples:
   truedraft chat --demo                        talk; drafted text is green
   truedraft bench --demo                       plain against DFlash
   truedraft inspect DRAFT --target TARGET      do these two fit?
-  truedraft diagnose server.log metrics.txt    why is it slow, or dead?
 
 \b
 Exit codes:

@@ -147,33 +147,6 @@ def test_demo_without_cache_or_network_says_what_to_do(
     assert truedraft("demo-pair", "clear").out == "nothing to remove\n"
 
 
-def test_inspect_shows_values_origins_and_the_verdict(pair: PairPaths, truedraft: Any) -> None:
-    ran = truedraft("inspect", str(pair.target), "--draft", str(pair.drafter))
-    assert ran.code == 0, ran.err
-    assert "capture_layers" in ran.out
-    assert "config.json" in ran.out
-    assert ran.out.splitlines()[-1].startswith("the pair fits")
-    value = truedraft("inspect", str(pair.target), "--draft", str(pair.drafter), "--json").json
-    assert value["fits"] is True
-    assert value["drafter"]["values"]["block_len"]["value"] > 1
-
-
-def test_inspect_of_a_misfit_is_code_5(pair: PairPaths, tmp_path: Path, truedraft: Any) -> None:
-    other = edited(pair.drafter, tmp_path / "other", num_target_layers=99)
-    ran = truedraft("inspect", str(pair.target), "--draft", str(other))
-    assert ran.code == 5
-    assert "FAIL" in ran.out
-    assert "does not fit" in ran.out
-    assert truedraft("inspect", str(pair.target), "--draft", str(other), "--json").json["fits"] is False
-
-
-def test_inspect_of_one_alone(pair: PairPaths, truedraft: Any) -> None:
-    assert truedraft("inspect", str(pair.target)).code == 0
-    assert "by itself fits" in truedraft("inspect", "--draft", str(pair.drafter)).out
-    assert truedraft("inspect").code == 2
-    assert truedraft("inspect", "x", "--demo").code == 2
-
-
 def test_a_gguf_target_is_converted_once_into_the_cache(
     pair: PairPaths, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -27,4 +27,4 @@ def test_generate_drafts_and_says_how_much(truedraft: Any) -> None:
 def test_paths_are_there(truedraft: Any) -> None:
     value = truedraft("demo-pair", "path", "--json").json
     assert set(value) == {"target", "drafter"}
-    assert truedraft("inspect", value["target"], "--draft", value["drafter"]).code == 0
+    assert truedraft("inspect", value["drafter"], "--target", value["target"]).code == 0

@@ -25,7 +25,8 @@ def main_is_drafter(facts: PairFacts) -> tuple[str, ...]:
 
 
 def no_speculation(facts: PairFacts) -> tuple[str, ...]:
-    if not facts.run.flags or _has_spec(facts) or main_is_drafter(facts):
+    said = set(facts.run.flags) - {"max-model-len", "max-num-seqs"}  # sizes to plan for are no command
+    if not said or _has_spec(facts) or main_is_drafter(facts):
         return ()
     return ("the command has no --speculative-config",)
 
