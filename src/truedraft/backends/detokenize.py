@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 REPLACEMENT = "\ufffd"
+MAX_PENDING = 16  # tokens held back before it is asked whether they are broken, and not just incomplete
+MAX_CHAR_TOKENS = 4  # a character has at most four bytes, hence tokens
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -24,10 +26,19 @@ class Detokenizer:
         known = self._decode(self._ids[self._prefix_at : self._read_at])
         text = self._decode(self._ids[self._prefix_at :])
         if text.endswith(REPLACEMENT) or len(text) <= len(known):
-            return ""
+            return self._cut(known, text) if len(self._ids) - self._read_at > MAX_PENDING else ""
         self._prefix_at = self._read_at
         self._read_at = len(self._ids)
         return text[len(known) :]
+
+    def _cut(self, known: str, text: str) -> str:
+        """Give broken bytes out up to a place where nothing joins, so that they do not pile up."""
+        for at in range(len(self._ids) - 1, len(self._ids) - 1 - MAX_CHAR_TOKENS, -1):
+            head, tail = self._decode(self._ids[self._prefix_at : at]), self._decode(self._ids[at:])
+            if head + tail == text and head.startswith(known):
+                self._prefix_at = self._read_at = at
+                return head[len(known) :]
+        return ""
 
     def flush(self) -> str:
         """The text still held back, replacement characters included."""

@@ -81,6 +81,8 @@ class LocalBackend:
         seq = await self._sequence(request)
         if self._closed:
             raise BackendError("the engine is shutting down", remedy="Send the request elsewhere")
+        if not self._loop.is_alive:
+            raise BackendError("the engine has stopped", remedy="See its log, and start it again")
         tokenizer = self._pair.tokenizer
         skip = request.sampling.skip_special_tokens
         stream = LocalStream(

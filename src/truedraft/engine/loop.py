@@ -69,9 +69,22 @@ class EngineLoop:
         return self._thread.is_alive()
 
     def _turn_until_closed(self) -> None:
-        while self._take_in():
-            self._turn()
-        self._deliver(self._scheduler.end_all(FinishReason.ABORT))
+        reason, error = FinishReason.ABORT, None
+        try:
+            while self._take_in():
+                self._turn()
+        except Exception as failure:  # not a step: the engine itself is wrong, and stops
+            logger.exception("the engine's thread failed")
+            reason, error = FinishReason.ERROR, f"the engine stopped: {failure}"
+        self._take_rest()
+        self._deliver(self._scheduler.end_all(reason, error))
+
+    def _take_rest(self) -> None:
+        """Sequences that came after the end: they get their terminal event as well."""
+        while not self._inbox.empty():
+            message = self._inbox.get_nowait()
+            if isinstance(message, Sequence):
+                self._scheduler.add(message)
 
     def _take_in(self) -> bool:
         """Empty the inbox; wait for it while there is nothing to run. → False once closed."""

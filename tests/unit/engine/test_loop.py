@@ -113,3 +113,70 @@ def test_close_ends_what_still_runs():
     ended = ends.wait_for(1)
     assert len(ended) == 1
     assert ended[0].finish_reason in (FinishReason.ABORT, FinishReason.LENGTH)
+
+
+def test_a_broken_engine_ends_what_runs_and_what_waits_in_its_inbox(monkeypatch):
+    runner, ends = CountingRunner(), Ends()
+    scheduler = Scheduler(SchedulerLimits(4, 8, 0, 0), PageAllocator(512, 4), VerifyPolicy(0, None))
+    loop = EngineLoop(scheduler, runner, ends.take)
+
+    def abort(seq_id: int) -> None:
+        raise KeyError("no such sequence")
+
+    monkeypatch.setattr(scheduler, "abort", abort)
+    loop.submit(sequence(1, max_tokens=2000))
+    loop.abort(1)
+    loop.submit(sequence(2, max_tokens=3))
+    loop.start()
+    ended = ends.wait_for(2)
+    assert {event.seq.seq_id for event in ended} == {1, 2}
+    assert all(event.finish_reason == FinishReason.ERROR for event in ended)
+    assert all("engine stopped" in event.error for event in ended)
+    loop.close()
+    assert not loop.is_alive
+
+
+def test_a_plan_that_fails_ends_its_sequences_and_the_engine_goes_on(engine, monkeypatch):
+    loop, _, ends = engine
+    scheduler = loop._scheduler
+    whole = scheduler.plan
+    plans = iter([RuntimeError("no plan")])
+
+    def plan():
+        if scheduler.is_idle:
+            return None
+        failure = next(plans, None)
+        if failure is not None:
+            raise failure
+        return whole()
+
+    monkeypatch.setattr(scheduler, "plan", plan)
+    loop.submit(sequence(1, max_tokens=5))
+    assert "no plan" in ends.wait_for(1)[0].error
+    loop.submit(sequence(2, max_tokens=5))
+    assert ends.wait_for(2)[1].finish_reason == FinishReason.LENGTH
+
+
+class Outgrown:
+    """A grammar that fails when it is moved on."""
+
+    def masks(self, draft_ids):
+        raise AssertionError("the runner of these tests asks for no masks")
+
+    def commit(self, token_ids):
+        raise RuntimeError("outgrown")
+
+
+def test_a_sequence_that_cannot_be_committed_ends_alone(engine):
+    loop, runner, ends = engine
+    runner.gate.clear()
+    loop.submit(sequence(1, max_tokens=4))
+    failing = sequence(2, max_tokens=4)
+    failing.constraint = Outgrown()
+    loop.submit(failing)
+    loop.submit(sequence(3, max_tokens=4))
+    runner.gate.set()
+    by_id = {event.seq.seq_id: event for event in ends.wait_for(3)}
+    assert by_id[2].finish_reason == FinishReason.ERROR
+    assert "outgrown" in by_id[2].error
+    assert by_id[1].finish_reason == by_id[3].finish_reason == FinishReason.LENGTH
