@@ -260,7 +260,9 @@ def _measure(
     length = min(SCRATCH_LEN, allocator.num_pages * allocator.page_len)
     if not allocator.reserve(scratch, length):
         raise CapacityError("the KV cache is too small to measure in", seen=f"{length} tokens")
-    costs = measure_costs(runner, allocator.pages(scratch), config.max_num_seqs, drafter_spec.num_drafted)
+    # In a cache smaller than that, pages stand for several places at once: what they hold does not matter.
+    pages = allocator.pages(scratch) * -(-SCRATCH_LEN // length)
+    costs = measure_costs(runner, pages, config.max_num_seqs, drafter_spec.num_drafted)
     allocator.release(scratch)
     rows = drafter_spec.num_drafted + 1
     report(
