@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,12 +35,13 @@ NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 class AcceptanceFacts:
     """Counts over a window. `num_drafted` per round may vary; `by_position` has one rate a position.
 
+    None: the engine does not count it (SGLang has only the mean length).
     `target_only_broken`: whether the target's answers are wrong without speculation too.
     """
 
     num_rounds: int | None
-    num_drafted: int
-    num_accepted: int
+    num_drafted: int | None
+    num_accepted: int | None
     by_position: tuple[float, ...] = ()
     tau: float | None = None
     target_only_broken: bool | None = None
@@ -47,7 +49,7 @@ class AcceptanceFacts:
     @property
     def mean_committed(self) -> float | None:
         """→ tokens committed a round, bonus included."""
-        if self.num_rounds:
+        if self.num_rounds and self.num_accepted is not None:
             return 1 + self.num_accepted / self.num_rounds
         return self.tau
 
@@ -91,8 +93,11 @@ def inconsistencies(facts: AcceptanceFacts) -> tuple[str, ...]:
         found.append("a rate by position is outside of 0 to 1")
     if any(later > earlier + 1e-9 for earlier, later in itertools.pairwise(rates)):
         found.append("rates by position rise: a draft cannot be kept where the one before was not")
-    if facts.num_accepted > facts.num_drafted:
+    counts = (facts.num_accepted, facts.num_drafted)
+    if counts[0] is not None and counts[1] is not None and counts[0] > counts[1]:
         found.append(f"{facts.num_accepted} accepted of {facts.num_drafted} drafted")
+    if facts.tau is not None and facts.tau < 1 and (facts.num_rounds or facts.num_drafted):
+        found.append(f"a mean length of {facts.tau:.2f}: every round commits at least one token")
     mean = facts.tau if facts.tau is not None else facts.mean_committed
     if rates and mean is not None and abs(sum(rates) - (mean - 1)) > TOLERANCE * max(1.0, mean):
         found.append(f"rates by position sum to {sum(rates):.2f}, the mean length says {mean - 1:.2f}")
@@ -119,7 +124,7 @@ def judge_acceptance(facts: AcceptanceFacts) -> AcceptanceVerdict:
             ("speculation is off or fell back to plain decoding", "the drafter was not loaded"),
             "Look for the drafter's load lines and warnings in the log",
         )
-    if facts.target_only_broken and facts.num_accepted <= 0.05 * facts.num_drafted:
+    if facts.target_only_broken and _keeps_almost_nothing(facts):
         return AcceptanceVerdict(
             "not_speculation",
             "Not the drafter: the target's own answers are broken",
@@ -134,9 +139,16 @@ def judge_acceptance(facts: AcceptanceFacts) -> AcceptanceVerdict:
     return _by_curve(facts, evidence)
 
 
+def _keeps_almost_nothing(facts: AcceptanceFacts) -> bool:
+    if facts.num_accepted is not None and facts.num_drafted:
+        return facts.num_accepted <= 0.05 * facts.num_drafted
+    return facts.tau is not None and facts.tau < 1.1
+
+
 def _evidence(facts: AcceptanceFacts) -> tuple[str, ...]:
     mean = facts.mean_committed
-    found = [f"{facts.num_accepted} accepted of {facts.num_drafted} drafted"]
+    counted = facts.num_accepted is not None and facts.num_drafted is not None
+    found = [f"{facts.num_accepted} accepted of {facts.num_drafted} drafted"] if counted else []
     if mean is not None:
         found.append(f"τ = {mean:.2f}")
     if facts.by_position:
@@ -201,8 +213,43 @@ def _by_curve(facts: AcceptanceFacts, evidence: tuple[str, ...]) -> AcceptanceVe
         kind = "poor_match"
     elif rates and _mean_conditional(rates) < 0.6:
         kind = "decays"
+    elif not rates and mean is not None and mean < 2.5 and _drafts_many(facts):
+        kind = "poor_match"
     title, causes, next_step = CURVES[kind]
+    useful = useful if rates else round(mean or 1)
     return AcceptanceVerdict(kind, title, evidence, causes, next_step.format(useful=max(useful, 1)))
+
+
+def _drafts_many(facts: AcceptanceFacts) -> bool:
+    """→ whether a mean length of 2.5 is little of what is drafted a round; so where that is unknown."""
+    if facts.num_rounds and facts.num_drafted is not None:
+        return facts.num_drafted / facts.num_rounds >= 5
+    return True
+
+
+def add_windows(windows: Iterable[AcceptanceFacts]) -> AcceptanceFacts | None:
+    """→ the sum of windows: counts added, rates weighted by rounds; a mean length alone is averaged."""
+    found = list(windows)
+    counted = [one for one in found if one.num_drafted is not None and one.num_accepted is not None]
+    if not counted:
+        lengths = [one.tau for one in found if one.tau is not None]
+        return AcceptanceFacts(None, None, None, (), sum(lengths) / len(lengths)) if lengths else None
+    rounds = [one.num_rounds for one in counted]
+    known = sum(count for count in rounds if count)
+    width = {len(one.by_position) for one in counted if one.num_drafted}
+    rates: tuple[float, ...] = ()
+    if len(width) == 1 and None not in rounds and known:
+        with_rates = [one for one in counted if one.by_position]
+        rates = tuple(
+            sum(one.by_position[index] * (one.num_rounds or 0) for one in with_rates) / known
+            for index in range(width.pop())
+        )
+    return AcceptanceFacts(
+        None if None in rounds else known,
+        sum(one.num_drafted or 0 for one in counted),
+        sum(one.num_accepted or 0 for one in counted),
+        rates,
+    )
 
 
 def _mean_conditional(rates: tuple[float, ...]) -> float:

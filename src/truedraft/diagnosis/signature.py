@@ -34,6 +34,9 @@ def signature(
 
 WRAPPERS = re.compile(
     r"EngineCore failed to start|Engine core initialization failed|Engine process failed to start|"
-    r"^Traceback \(most recent|See root cause above|Failed core proc|raise RuntimeError"
+    r"^Traceback \(most recent|See root cause above|validation errors? for |Failed core proc|raise RuntimeError"
 )
-EXCEPTION = re.compile(r"(?:^|[\s:])((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?::|$)")
+EXCEPTION = re.compile(
+    r"(?:^|[\s:])((?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?::|$)|"
+    r"GGML_ASSERT\(|^terminate called|\s+Value error, |what\(\): |error loading model|: error: |Segmentation fault|core dumped"
+)

@@ -178,7 +178,7 @@ RUN: tuple[Signature, ...] = (
     ),
     signature(
         "draft.fallback",
-        r"[Ff]alling back to (plain|autoregressive|standard)|draft.*(load|creation) failed",
+        r"[Ff]alling back to (plain|autoregressive|standard|target)|draft.{0,120}(?:[Ff]alling back|(load|creation) failed)|failed to create (?:the )?(?:draft|speculative) context",
         "Speculation fell back to plain decoding",
         "the drafter could not be loaded",
         "Look for its own error above",
@@ -227,7 +227,7 @@ RUN: tuple[Signature, ...] = (
     ),
     signature(
         "tables.rope",
-        r"illegal memory access|Xid.*31\b|CUDA error: an illegal",
+        r"illegal (?:memory access|address)|Xid.*31\b|CUDA error: an illegal",
         "An illegal memory access",
         "positions beyond the drafter's table on a long request; drafter graphs at high concurrency",
         "Cap the model length at the drafter's, or upgrade to 0.33",
@@ -259,7 +259,7 @@ RUN: tuple[Signature, ...] = (
     ),
     signature(
         "pages.unify",
-        r"AssertionError.*page.?size|unify.*page.?size",
+        r"AssertionError.*page.?size|unify.{0,40}page.?size",
         "Cache pages do not divide",
         "a hybrid target and its drafter in an old release",
         "Upgrade",

@@ -110,7 +110,7 @@ START: tuple[Signature, ...] = (
     ),
     signature(
         "windows.runner",
-        r"mixed sliding/full attention require the V2 model runner|VLLM_USE_V2_MODEL_RUNNER=1",
+        r"mixed sliding/full attention require the V2 model runner|(?:Error|set|require|with).{0,80}VLLM_USE_V2_MODEL_RUNNER=1",
         "Mixed windows need the V2 runner",
         "sliding and full layers in one drafter",
         "Set VLLM_USE_V2_MODEL_RUNNER=1",
@@ -158,7 +158,7 @@ START: tuple[Signature, ...] = (
     ),
     signature(
         "capture.range",
-        r"contains an out-of-range layer id|set_dflash_layers_to_capture.*IndexError",
+        r"contains an out-of-range layer id|set_d(?:flash|spark)_layers_to_capture.{0,200}IndexError",
         "A capture layer does not exist",
         "the drafter was made for a deeper target; the last layer is asked for",
         "Use the right pair",
