@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -12,6 +13,7 @@ from http_server import HttpServer
 from local_pair import NAME
 
 from truedraft.backends.local import LocalBackend
+from truedraft.contract.step import StepPlan, StepResult
 
 
 def complete(client: openai.OpenAI, prompt: Any = "Hello", **fields: Any) -> Any:
@@ -59,6 +61,21 @@ async def until_async(condition: Callable[[], bool], timeout_s: float = 10.0) ->
 def local(server: HttpServer) -> LocalBackend:
     assert isinstance(server.backend, LocalBackend)
     return server.backend
+
+
+class HeldEngine:
+    """Steps wait while `gate` is clear: what comes meanwhile runs together, whatever the machine does."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        loop = local(server)._loop
+        self._runner = loop._runner
+        loop._runner = self
+
+    def run(self, plan: StepPlan) -> StepResult:
+        assert self.gate.wait(60.0)
+        return self._runner.run(plan)
 
 
 def is_idle(server: HttpServer) -> bool:

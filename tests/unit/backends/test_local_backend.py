@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 from local_pair import engine_config, local_backend, pair_specs
 
 from truedraft.backends.local import LocalBackend
-from truedraft.contract.request import FinishReason, GenerateRequest, SamplingParams, TokenDelta
+from truedraft.contract.request import FinishReason, GenerateRequest, Grammar, SamplingParams, TokenDelta
 from truedraft.errors import BackendError, CapacityError, ConfigError
 
 
@@ -97,15 +98,13 @@ async def test_an_engine_that_has_stopped_says_so() -> None:
 
 
 async def test_compiling_a_grammar_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from truedraft.contract.request import Grammar
-
     backend = local_backend()
     compile_whole = backend._grammars.compile
 
-    def slowly(grammar: Grammar) -> Any:
-        import time
+    gate = threading.Event()
 
-        time.sleep(0.3)
+    def slowly(grammar: Grammar) -> Any:
+        assert gate.wait(20.0)
         return compile_whole(grammar)
 
     monkeypatch.setattr(backend._grammars, "compile", slowly)
@@ -114,12 +113,15 @@ async def test_compiling_a_grammar_does_not_hold_up_others(monkeypatch: pytest.M
     other = await deltas_of(backend, request(backend))
     assert not waiting.done()
     assert other[-1].finish_reason is not None
+    gate.set()
     text = "".join(delta.text for delta in await waiting)
     assert len(text) == 4
     assert set(text) <= set("ab")
+    gate.clear()
     waiting = asyncio.create_task(deltas_of(backend, asked))
     await asyncio.sleep(0.01)
     waiting.cancel()
+    gate.set()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert backend.stats().num_requests == 2
