@@ -72,7 +72,9 @@ class LocalBackend:
         stream = await self._open(request)
         try:
             while not stream.ended:
-                yield await stream.next()
+                delta = await stream.next()
+                self._num_tokens += len(delta.token_ids)
+                yield delta
         finally:
             self._streams.pop(stream.seq.seq_id, None)
             self._loop.abort(stream.seq.seq_id)  # ignored where it has ended
@@ -122,7 +124,6 @@ class LocalBackend:
     def _take_events(self, events: Sequence[SeqEvent]) -> None:
         """Called on the engine's thread."""
         for event in events:
-            self._num_tokens += len(event.token_ids)
             if event.finish_reason is not None:
                 self._num_finished += 1
             stream = self._streams.get(event.seq.seq_id)

@@ -88,6 +88,17 @@ async def test_closing_lets_answers_end_and_takes_no_new_ones() -> None:
     assert not await backend.alive()
 
 
+async def test_tokens_past_a_stop_string_do_not_count() -> None:
+    backend = local_backend()
+    whole = "".join(d.text for d in await deltas_of(backend, request(backend, max_tokens=20)))
+    before = backend.stats().num_tokens
+    deltas = await deltas_of(backend, request(backend, max_tokens=20, stop=(whole[2],)))
+    num_tokens = sum(len(delta.token_ids) for delta in deltas)
+    assert deltas[-1].usage is not None
+    assert backend.stats().num_tokens - before == num_tokens == deltas[-1].usage.num_tokens <= 3
+    await backend.close()
+
+
 async def test_an_engine_that_has_stopped_says_so() -> None:
     backend = local_backend()
     await asyncio.to_thread(backend._loop.close)
