@@ -26,6 +26,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "truedraft.cli.inspect_command:inspect_command",
         "Show what two checkpoints are, and whether they fit.",
     ),
+    "diagnose": (
+        "truedraft.cli.diagnose_command:diagnose_command",
+        "Explain a log, metrics, a benchmark or a command: what failed, and why.",
+    ),
     "rules": ("truedraft.cli.rules_command:rules_command", "List the rules that `truedraft inspect` checks."),
     "convert": (
         "truedraft.cli.convert_command:convert_command",
@@ -45,6 +49,7 @@ Examples:
   truedraft chat --demo                        talk; drafted text is green
   truedraft bench --demo                       plain against DFlash
   truedraft inspect DRAFT --target TARGET      do these two fit?
+  truedraft diagnose server.log metrics.txt    why does it fail, or draft for nothing?
 
 \b
 Exit codes:

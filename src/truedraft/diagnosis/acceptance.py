@@ -27,6 +27,9 @@ MIN_ROUNDS = 60
 WORTH_DRAFTING = 0.1  # a position kept less often than this costs more than it brings
 TOLERANCE = 0.02
 
+# Kept drafts by position, Qwen3-4B with a block of 16, GSM8K, greedy, 6,035 rounds, τ 6.50: a healthy curve.
+REFERENCE_CURVE = (0.887, 0.747, 0.620, 0.526, 0.447, 0.378, 0.323, 0.282)
+
 VLLM_LINE = re.compile(r"SpecDecoding metrics: (?P<rest>.*)")
 NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 

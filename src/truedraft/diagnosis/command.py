@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import shlex
+from dataclasses import dataclass
 from typing import Any
 
-from truedraft.diagnosis.facts import Engine, RunFacts
+from truedraft.diagnosis.facts import Engine, RunFacts, Version, parse_version
 from truedraft.errors import ConfigError
 
 MAX_LEN = 64 * 1024
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+IMAGE = re.compile(r"((?:[\w.-]+/)*(?:vllm-openai|vllm|sglang)[\w-]*)(?::(\S{1,100}))?")
 SHORT = {
     "tp": "tensor-parallel-size",
     "pp": "pipeline-parallel-size",
@@ -37,7 +40,11 @@ def parse_command(text: str, run: RunFacts | None = None) -> RunFacts:
     except ValueError as exc:
         raise ConfigError("The command has unbalanced quotes", seen=str(exc)) from exc
     environment, rest = _leading(words)
-    engine = _engine(rest)
+    image = _image(rest)
+    if image is not None:
+        environment |= _container_variables(rest[: image.index])
+        rest = rest[image.index :]
+    engine = image.engine if image is not None else _engine(rest)
     if engine is None:
         raise ConfigError(
             "This is no launch command of a known engine",
@@ -49,10 +56,36 @@ def parse_command(text: str, run: RunFacts | None = None) -> RunFacts:
         flags["model"] = model
     if engine == "sglang" and "model-path" in flags:
         flags.setdefault("model", flags["model-path"])
+    if image is not None and base.version is None:
+        base = dataclasses.replace(base, version=image.version)
     kept: Engine = "vllm-ascend" if base.engine == "vllm-ascend" and engine == "vllm" else engine
     return dataclasses.replace(
         base, engine=kept, flags={**base.flags, **flags}, environment={**base.environment, **environment}
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """A container image of an engine, and where in the command it stands."""
+
+    index: int
+    engine: Engine
+    version: Version | None
+
+
+def _image(words: list[str]) -> _Image | None:
+    if not words or words[0].rsplit("/", 1)[-1] not in ("docker", "podman", "nerdctl"):
+        return None
+    for index, word in enumerate(words):
+        if (found := IMAGE.fullmatch(word)) is not None:
+            return _Image(index, "vllm" if "vllm" in found[1] else "sglang", parse_version(found[2] or ""))
+    return None
+
+
+def _container_variables(words: list[str]) -> dict[str, str]:
+    pairs = itertools.pairwise(words)
+    said = [after for flag, after in pairs if flag in ("-e", "--env") and ASSIGNMENT.fullmatch(after)]
+    return dict(entry.split("=", 1) for entry in said)
 
 
 def _leading(words: list[str]) -> tuple[dict[str, str], list[str]]:

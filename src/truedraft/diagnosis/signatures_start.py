@@ -86,7 +86,7 @@ START: tuple[Signature, ...] = (
     ),
     signature(
         "backend.fp8",
-        r"FlashAttention only support fp16 and bf16",
+        r"FlashAttention only support fp16 and bf16|does not support fp8 kv-cache|kv_cache_dtype not supported",
         "FlashAttention met an fp8 cache",
         "the drafter inherits the target's cache format",
         "Set the draft's kv_cache_dtype to bfloat16",
