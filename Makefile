@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+# Tests run side by side, one process a core; `PARALLEL=` runs them in one process.
+PARALLEL ?= -n auto --maxprocesses 8 --dist loadscope
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full check lint types imports docs format clean
@@ -25,12 +27,12 @@ test: $(VENV)/.installed check ## Lint, types, import rules and all CPU tests
 	@echo "==> fetching the demo pair's target, if it is not in the cache (93 MB)"
 	@$(BIN)/truedraft demo-pair fetch --quiet
 	@echo "==> running the CPU tests (some minutes)"
-	@$(BIN)/pytest -m 'not full and not gpu'
+	@$(BIN)/pytest $(PARALLEL) -m 'not full and not gpu'
 	@echo "==> all is well"
 
 test-full: $(VENV)/.installed check ## The same, and the tests that take minutes
 	@$(BIN)/truedraft demo-pair fetch --quiet
-	@$(BIN)/pytest -m 'not gpu'
+	@$(BIN)/pytest $(PARALLEL) -m 'not gpu'
 
 check: lint types imports ## Lint, types and import rules
 

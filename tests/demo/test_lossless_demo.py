@@ -45,10 +45,12 @@ def test_in_bfloat16_bit_for_bit(demo_specs, fast_ops, recorded):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(3000)
 def test_in_float32_at_length(demo_specs, fast_ops, recorded):
     check_lossless(load_pair(demo_specs, fast_ops, torch.float32), spread(recorded, 40), 128)
 
 
 @pytest.mark.full
+@pytest.mark.timeout(3000)
 def test_in_float32_with_torchs_kernels(demo_specs, recorded):
     check_lossless(load_pair(demo_specs, torch_ops(), torch.float32), spread(recorded, 12), 64)

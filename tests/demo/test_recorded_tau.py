@@ -114,6 +114,7 @@ def test_tau_of_some_prompts(demo_specs, demo_target_model, fast_ops, recorded, 
 
 
 @pytest.mark.full
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("block_len", [4, 6, 8])
 def test_tau_of_all_prompts(demo_specs, demo_target_model, fast_ops, recorded, block_len):
     check_tau(demo_specs, demo_target_model, fast_ops, recorded, block_len)

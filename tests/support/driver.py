@@ -11,8 +11,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from truedraft.contract.request import FinishReason, GenerateRequest, SamplingParams, Speculation
-from truedraft.contract.request import PositionLogprobs, SpeculationStats
+from truedraft.contract.request import (
+    FinishReason,
+    GenerateRequest,
+    PositionLogprobs,
+    SamplingParams,
+    Speculation,
+    SpeculationStats,
+)
 from truedraft.engine.acceptance import AcceptanceEstimate
 from truedraft.engine.policy import CostTable, VerifyPolicy
 from truedraft.engine.scheduler import Scheduler, SchedulerLimits
