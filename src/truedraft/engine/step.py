@@ -46,10 +46,18 @@ class CachedAttend:
         softcap: float | None = None,
     ) -> Tensor:
         k_PWKH, v_PWKH = self._pool.layer(layer)
-        self._ops.write_kv(k_PWKH, self._slots_T, k_TKH)
-        self._ops.write_kv(v_PWKH, self._slots_T, v_TKH)
-        return self._ops.attend(
-            q_TNH, k_PWKH, v_PWKH, self._spans, scale=scale, causal=causal, window=window, softcap=softcap
+        return self._ops.write_attend(
+            q_TNH,
+            k_TKH,
+            v_TKH,
+            k_PWKH,
+            v_PWKH,
+            self._slots_T,
+            self._spans,
+            scale=scale,
+            causal=causal,
+            window=window,
+            softcap=softcap,
         )
 
 

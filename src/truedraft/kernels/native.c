@@ -10,7 +10,9 @@
  * Without a matching libgomp at link time: GOMP_parallel comes from the copy that torch has loaded.
  */
 #include "native_vec.c"
+#include "native_pool.c"
 #include "native_tile.c"
 #include "native_linear.c"
-#include "native_attend.c"
 #include "native_rows.c"
+#include "native_attend.c"
+#include "native_layer.c"

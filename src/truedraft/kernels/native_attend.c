@@ -16,6 +16,7 @@ typedef struct {
     long spans, heads, kv_heads, head_dim, page_len, window, max_pairs, num_tasks, next;
     float scale, softcap;
     int causal, type;
+    rows_t new_k, new_v; /* written first */
 } attend_t;
 
 typedef struct {
@@ -88,19 +89,16 @@ static int lay_out(const attend_t *job, long b, long kv_head, task_t *task) {
 
 static void score(const attend_t *job, const task_t *task) {
     const long q_len = packed_len(job->head_dim), shift = task->first - task->base, keys = task->last - task->first;
-    const long wide = tile_outs(task->pairs == 1 ? 1 : 2), group = KEY_BLOCK / wide * wide;
-    for (long g = 0; g < keys; g += group)
+    for (long g = 0; g < keys; g += KEY_BLOCK)
         for (long t = 0; t < num_row_tiles(task->pairs); t++) {
-            const long m = row_tile_start(t, task->pairs), end = MIN(g + group, keys);
+            const long m = row_tile_start(t, task->pairs), end = MIN(g + KEY_BLOCK, keys);
             const int mr = (int)(row_tile_start(t + 1, task->pairs) - m);
-            for (long j = g; j < end; j += wide) {
-                const int nr = (int)MIN(wide, end - j);
-                float sums[MAX_TILE_ROWS * MAX_TILE_OUTS];
-                any_tile(mr, nr, job->type, task->q + m * q_len, q_len, task->keys + j, job->head_dim,
-                         task->keys[j], sums);
-                for (int i = 0; i < mr; i++)
-                    memcpy(task->scores + (m + i) * task->columns + shift + j, sums + i * nr, nr * sizeof(float));
-            }
+            for (long j = g; j < end; j += tile_outs(mr))
+                any_tile(mr, (int)MIN(tile_outs(mr), end - j), job->type,
+                         (dots_t){.x = task->q + m * q_len, .x_stride = q_len, .w = task->keys + j,
+                                  .len = job->head_dim, .ahead = task->keys[j],
+                                  .sums = task->scores + m * task->columns + shift + j,
+                                  .sums_stride = task->columns});
         }
 }
 
@@ -183,43 +181,73 @@ INLINE void mix(const attend_t *job, const task_t *task, const int type) {
         }
 }
 
-static int attend_body(void *arg) {
-    attend_t *job = arg;
-    for (long s; (s = take(&job->next)) < job->num_tasks;) {
-        task_t task;
-        const long b = plan_task(job, s, &task), o_len = packed_len(job->head_dim);
-        if (lay_out(job, b, s % job->kv_heads, &task)) return 1;
-        score(job, &task);
-        for (long i = 0; i < task.pairs; i++) soften(job, &task, i);
-        if (job->type == BF16) mix(job, &task, BF16);
-        else mix(job, &task, F32);
-        for (long i = 0; i < task.pairs; i++) {
-            const long at = (task.row[i] * job->heads + task.head[i]) * job->head_dim;
-            unpack_row(job->o + at * size_of(job->type), task.o + i * o_len, job->head_dim, task.scale_out[i],
-                       job->type);
-        }
+static int attend_task(const attend_t *job, long s) {
+    task_t task;
+    const long b = plan_task(job, s, &task), o_len = packed_len(job->head_dim);
+    if (lay_out(job, b, s % job->kv_heads, &task)) return 1;
+    score(job, &task);
+    for (long i = 0; i < task.pairs; i++) soften(job, &task, i);
+    if (job->type == BF16) mix(job, &task, BF16);
+    else mix(job, &task, F32);
+    for (long i = 0; i < task.pairs; i++) {
+        const long at = (task.row[i] * job->heads + task.head[i]) * job->head_dim;
+        unpack_row(job->o + at * size_of(job->type), task.o + i * o_len, job->head_dim, task.scale_out[i], job->type);
     }
     return 0;
 }
 
-/* window 0: none. softcap 0: none. */
-EXPORT int td_attend(const void *q, long q_row, long q_head, const void *k, const void *v, int type, void *o,
-                     const void *row_start, const void *position_start, const void *kv_len, const void *pages,
-                     long pages_stride, long spans, long max_kv_len, long heads, long kv_heads, long head_dim,
-                     long page_len, float scale, int causal, long window, float softcap, int num_threads) {
+static int attend_body(void *arg) {
+    attend_t *job = arg;
+    rows_body(&job->new_k);
+    rows_body(&job->new_v);
+    if (job->new_k.rows) meet();
+    for (long s; (s = take(&job->next)) < job->num_tasks;)
+        if (attend_task(job, s)) return 1;
+    return 0;
+}
+
+/* Scores of a task stay within some 1 MiB; with several threads there is a task for each, and more. */
+static void plan_tasks(attend_t *job, long max_kv_len, int num_threads) {
+    job->max_pairs = MAX_PAIRS;
+    while (job->max_pairs > 6 && job->max_pairs * max_kv_len > 262144) job->max_pairs /= 2;
+    for (;; job->max_pairs = (job->max_pairs + 1) / 2) {
+        job->num_tasks = 0;
+        for (long b = 0; b < job->spans; b++) job->num_tasks += span_tasks(job, b) * job->kv_heads;
+        if (num_threads == 1 || job->num_tasks >= 2 * num_threads || job->max_pairs <= 2) break;
+    }
+}
+
+/* Rows to put into a pool before anyone attends: at once where they are few, else by all threads. */
+static void plan_write(rows_t *write, const void *x, long row_stride, long head_stride, const void *slots,
+                       void *pool, const attend_t *job, long rows, int num_threads) {
+    *write = (rows_t){.x = x, .y = pool, .slots = slots, .rows = rows, .heads = job->kv_heads,
+                      .width = job->head_dim, .row_stride = row_stride, .head_stride = head_stride,
+                      .type = job->type, .rows_fn = write_any};
+    if (num_threads == 1 || rows * job->kv_heads * job->head_dim < 65536) {
+        write_any(write, 0, rows);
+        write->rows = 0;
+    }
+    share_rows(write, num_threads);
+}
+
+/* window 0: none. softcap 0: none. slots NULL: nothing to write first, else k and v of every row. */
+EXPORT int td_attend(const void *q, long q_row, long q_head, const void *new_k, long k_row, long k_head,
+                     const void *new_v, long v_row, long v_head, const void *slots, void *k, void *v, int type,
+                     void *o, const void *row_start, const void *position_start, const void *kv_len,
+                     const void *pages, long pages_stride, long spans, long max_kv_len, long heads, long kv_heads,
+                     long head_dim, long page_len, float scale, int causal, long window, float softcap,
+                     long rows, int num_threads) {
     attend_t job = {.q = q, .k = k, .v = v, .o = o, .row_start = row_start, .position_start = position_start,
                     .kv_len = kv_len, .pages = pages, .q_row = q_row, .q_head = q_head,
                     .pages_stride = pages_stride, .spans = spans, .heads = heads, .kv_heads = kv_heads,
                     .head_dim = head_dim, .page_len = page_len, .window = window > 0 ? window : INT_MAX,
-                    .max_pairs = MAX_PAIRS, .scale = scale, .softcap = softcap, .causal = causal, .type = type};
+                    .scale = scale, .softcap = softcap, .causal = causal, .type = type};
     const long work = job.row_start[spans] * heads * MIN(max_kv_len, job.window) * head_dim;
     if (work < 262144) num_threads = 1;
-    /* Scores of a task stay within some 1 MiB; with several threads there is a task for each, and more. */
-    while (job.max_pairs > 6 && job.max_pairs * max_kv_len > 262144) job.max_pairs /= 2;
-    for (;; job.max_pairs = (job.max_pairs + 1) / 2) {
-        job.num_tasks = 0;
-        for (long b = 0; b < spans; b++) job.num_tasks += span_tasks(&job, b) * kv_heads;
-        if (num_threads == 1 || job.num_tasks >= 2 * num_threads || job.max_pairs <= 2) break;
+    if (slots) {
+        plan_write(&job.new_k, new_k, k_row, k_head, slots, k, &job, rows, num_threads);
+        plan_write(&job.new_v, new_v, v_row, v_head, slots, v, &job, rows, num_threads);
     }
+    plan_tasks(&job, max_kv_len, num_threads);
     return run(attend_body, &job, (int)MIN(num_threads, job.num_tasks));
 }

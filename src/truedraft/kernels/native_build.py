@@ -18,10 +18,12 @@ from truedraft.config.paths import cache_dir
 _SOURCES = (
     "native.c",
     "native_vec.c",
+    "native_pool.c",
     "native_tile.c",
     "native_linear.c",
-    "native_attend.c",
     "native_rows.c",
+    "native_attend.c",
+    "native_layer.c",
 )
 # Contraction is off because fused multiply-adds are written out: see native_vec.c.
 _FLAGS = ("-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")

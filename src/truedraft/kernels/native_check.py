@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from truedraft.kernels.ops import Ops, Spans
+from truedraft.kernels.ops import InputWeights, Ops, OutputWeights, Spans
 from truedraft.kernels.reference import torch_ops
 
 
@@ -53,4 +53,25 @@ def _apply(ops: Ops, x_TD: Tensor, w_OD: Tensor, q_TNH: Tensor, pool_PWKH: Tenso
         "attend bidirectional": ops.attend(
             q_TNH, pool_PWKH, pool_PWKH, spans, scale=0.2, causal=False, window=7
         ),
+        **_apply_fused(ops, x_TD, w_OD, pool_PWKH, spans, angles_TH),
+    }
+
+
+def _apply_fused(
+    ops: Ops, x_TD: Tensor, w_OD: Tensor, pool_PWKH: Tensor, spans: Spans, angles_TH: Tensor
+) -> dict[str, Tensor]:
+    """A layer of 6 query and 2 key heads of 32, its MLP 96 wide."""
+    norm_D, unit_H = x_TD[1] + 1, x_TD.new_ones(32)
+    inputs = InputWeights(norm_D, w_OD[:320], None, unit_H, unit_H, 1e-5, 6, 2, 32)
+    cos_TH, sin_TH = angles_TH.cos(), angles_TH.sin()
+    q_TNH, k_TKH, v_TKH, total_TD = ops.attention_inputs(x_TD, x_TD * 0.5, inputs, cos_TH, sin_TH)
+    slots_T = torch.tensor([*range(45, 48), *range(5), 19])
+    pools = pool_PWKH.clone(), pool_PWKH.flip(1)
+    o_TNH = ops.write_attend(q_TNH, k_TKH, v_TKH, *pools, slots_T, spans, scale=0.2)
+    out_DX, down_DF = w_OD[320:512].t().contiguous(), w_OD[600:696].t().contiguous()
+    outputs = OutputWeights(out_DX, None, norm_D, w_OD[400:592], None, down_DF, None, 1e-5)
+    return {
+        "attention_inputs": torch.cat((q_TNH, k_TKH, v_TKH), dim=1),
+        "write_attend": o_TNH,
+        "attention_outputs": torch.cat(ops.attention_outputs(o_TNH, total_TD, outputs)),
     }

@@ -8,7 +8,7 @@ typedef struct {
     const char *x, *residual, *w, *cos, *sin;
     const int64_t *slots;
     char *y, *total;
-    long rows, heads, width, rotary, row_stride, head_stride, cos_stride, sin_stride; /* in elements */
+    long rows, heads, width, rotary, row_stride, head_stride, y_stride, cos_stride, sin_stride; /* in elements */
     float eps;
     int type, wtype, angle_type;
     long share_rows, num_shares, next;
@@ -22,15 +22,17 @@ static int rows_body(void *arg) {
     return 0;
 }
 
+static void share_rows(rows_t *job, int num_threads) {
+    job->share_rows = MAX(1, (job->rows + num_threads - 1) / num_threads);
+    job->num_shares = (job->rows + job->share_rows - 1) / job->share_rows;
+}
+
 /* `row_cost`: elements of a row, weighted. Below some 20 µs of work one thread is faster than two. */
 static int run_rows(rows_t *job, long row_cost, int num_threads) {
     if (job->rows * row_cost < 262144 || job->rows < 2) num_threads = 1;
-    job->share_rows = num_threads == 1 ? MAX(job->rows, 1) : (job->rows + num_threads - 1) / num_threads;
-    job->num_shares = (job->rows + job->share_rows - 1) / job->share_rows;
+    share_rows(job, num_threads);
     return run(rows_body, job, (int)MIN(num_threads, job->num_shares));
 }
-
-#define FOR_VEC(i, n, len) for (long i = 0, n; (n = MIN(VL, (len) - i)) > 0; i += VL)
 
 INLINE void norm_one(const char *x, const char *w, char *y, long width, float eps, const int type,
                      const int wtype) {
@@ -47,8 +49,9 @@ INLINE void norm_one(const char *x, const char *w, char *y, long width, float ep
 INLINE void norm_rows(const rows_t *job, long begin, long end, const int type, const int wtype) {
     for (long r = begin; r < end; r++) {
         const long at = r / job->heads * job->row_stride + r % job->heads * job->head_stride;
-        norm_one(job->x + at * size_of(type), job->w, job->y + r * job->width * size_of(type), job->width, job->eps,
-                 type, wtype);
+        norm_one(job->x + at * size_of(type), job->w,
+                 job->y + (r / job->heads * job->y_stride + r % job->heads * job->width) * size_of(type), job->width,
+                 job->eps, type, wtype);
     }
 }
 static void norm_any(const void *arg, long begin, long end) {
@@ -61,7 +64,8 @@ static void norm_any(const void *arg, long begin, long end) {
 EXPORT int td_rms_norm(const void *x, long row_stride, long head_stride, long heads, int type, const void *w,
                        int wtype, void *y, long rows, long width, float eps, int num_threads) {
     rows_t job = {.x = x, .w = w, .y = y, .rows = rows, .heads = heads, .width = width, .row_stride = row_stride,
-                  .head_stride = head_stride, .eps = eps, .type = type, .wtype = wtype, .rows_fn = norm_any};
+                  .head_stride = head_stride, .y_stride = heads * width, .eps = eps, .type = type, .wtype = wtype,
+                  .rows_fn = norm_any};
     return run_rows(&job, width, num_threads);
 }
 
@@ -98,7 +102,7 @@ INLINE void rope_rows(const rows_t *job, long begin, long end, const int type, c
         const char *sin = job->sin + r * job->sin_stride * size_of(angle_type);
         for (long head = 0; head < job->heads; head++) {
             const char *x = job->x + (r * job->row_stride + head * job->head_stride) * bytes;
-            char *y = job->y + (r * job->heads + head) * job->width * bytes;
+            char *y = job->y + (r * job->y_stride + head * job->width) * bytes;
             FOR_VEC(i, n, half) {
                 const vf a = load(x, i, n, type), b = load(x, half + i, n, type);
                 const vf c0 = load(cos, i, n, angle_type), s0 = load(sin, i, n, angle_type);
@@ -106,7 +110,7 @@ INLINE void rope_rows(const rows_t *job, long begin, long end, const int type, c
                 store(y, i, n, a * c0 - b * s0, type);
                 store(y, half + i, n, b * c1 + a * s1, type);
             }
-            memcpy(y + job->rotary * bytes, x + job->rotary * bytes, (job->width - job->rotary) * bytes);
+            if (y != x) memcpy(y + job->rotary * bytes, x + job->rotary * bytes, (job->width - job->rotary) * bytes);
         }
     }
 }
@@ -121,8 +125,9 @@ EXPORT int td_rope(const void *x, long row_stride, long head_stride, int type, c
                    const void *sin, long sin_stride, int angle_type, void *y, long rows, long heads, long width,
                    long rotary, int num_threads) {
     rows_t job = {.x = x, .cos = cos, .sin = sin, .y = y, .rows = rows, .heads = heads, .width = width,
-                  .rotary = rotary, .row_stride = row_stride, .head_stride = head_stride, .cos_stride = cos_stride,
-                  .sin_stride = sin_stride, .type = type, .angle_type = angle_type, .rows_fn = rope_any};
+                  .rotary = rotary, .row_stride = row_stride, .head_stride = head_stride, .y_stride = heads * width,
+                  .cos_stride = cos_stride, .sin_stride = sin_stride, .type = type, .angle_type = angle_type,
+                  .rows_fn = rope_any};
     return run_rows(&job, heads * width, num_threads);
 }
 
@@ -131,8 +136,7 @@ INLINE void silu_rows(const rows_t *job, long begin, long end, const int type) {
         const char *gate = job->x + r * job->row_stride * size_of(type), *up = gate + job->width * size_of(type);
         char *y = job->y + r * job->width * size_of(type);
         FOR_VEC(i, n, job->width) {
-            const vf g = load(gate, i, n, type), silu = as_type(g / (1.0f + exp_vf(-g)), type);
-            store(y, i, n, silu * load(up, i, n, type), type);
+            store(y, i, n, silu_vf(load(gate, i, n, type), type) * load(up, i, n, type), type);
         }
     }
 }

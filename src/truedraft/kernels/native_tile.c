@@ -7,7 +7,6 @@
  */
 #define MAX_TILE_ROWS 4
 #define MAX_TILE_OUTS 8
-#define TILE_OUTS 3
 
 INLINE long packed_len(long len) { return (len + STEP - 1) / STEP * STEP; }
 
@@ -84,67 +83,87 @@ INLINE void tile_step(const int MR, const int NR, const int wtype, acc_t acc, co
     }
 }
 
-/* sums[m * NR + n] = x_m · w_n. As many bytes as w has are fetched from `ahead` meanwhile: rows of some
- * kilobytes end before the hardware's own prefetching has got going. */
-INLINE void tile(const int MR, const int NR, const int wtype, const float *x, long x_stride,
-                 const char *const *w, long len, const char *ahead, float *sums) {
+/* One tile's dot products: sums[m * sums_stride + n] = x_m · w_n. */
+typedef struct {
+    const float *x; /* packed rows */
+    const char *const *w;
+    long x_stride, len;
+    const char *ahead; /* as many bytes as w has are fetched from here meanwhile, in order */
+    float *sums;
+    long sums_stride;
+} dots_t;
+
+INLINE void tile_tail(const int MR, const int NR, const int wtype, acc_t acc, const dots_t *dots, long whole) {
+    const long bytes = size_of(wtype);
+    char tails[MAX_TILE_OUTS][4 * STEP] = {{0}};
+    const char *at[MAX_TILE_OUTS];
+#pragma GCC unroll 8
+    for (int n = 0; n < NR; n++) {
+        memcpy(tails[n], dots->w[n] + whole * bytes, (dots->len - whole) * bytes);
+        at[n] = tails[n];
+    }
+    tile_step(MR, NR, wtype, acc, dots->x + whole, dots->x_stride, at, 0);
+}
+
+INLINE void tile_sums(const int MR, const int NR, acc_t acc, const dots_t *dots) {
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; m++)
+#pragma GCC unroll 8
+        for (int n = 0; n < NR; n += 4) {
+            const vf none = {0};
+            const v4 sums = sum_lanes_of_four(acc[m][n], n + 1 < NR ? acc[m][n + 1] : none,
+                                              n + 2 < NR ? acc[m][n + 2] : none,
+                                              n + 3 < NR ? acc[m][n + 3] : none);
+            memcpy(dots->sums + m * dots->sums_stride + n, &sums, MIN(4, NR - n) * sizeof(float));
+        }
+}
+
+INLINE void tile(const int MR, const int NR, const int wtype, const dots_t *dots) {
     acc_t acc;
-    const long bytes = size_of(wtype), whole = len / STEP * STEP;
+    const long bytes = size_of(wtype), whole = dots->len / STEP * STEP;
+    const long x_stride = dots->x_stride;
+    const float *x = dots->x;
+    const char *w[MAX_TILE_OUTS], *ahead = dots->ahead;
+#pragma GCC unroll 8
+    for (int n = 0; n < NR; n++) w[n] = dots->w[n];
 #pragma GCC unroll 8
     for (int m = 0; m < MR; m++)
 #pragma GCC unroll 8
         for (int n = 0; n < NR; n++) acc[m][n] = (vf){0};
     for (long k = 0; k < whole; k += STEP) {
+        /* Rows of some kilobytes end before the hardware's own prefetching has got going. */
 #pragma GCC unroll 16
         for (long line = 0; line < NR * STEP * bytes; line += 64) __builtin_prefetch(ahead + line);
         ahead += NR * STEP * bytes;
         tile_step(MR, NR, wtype, acc, x + k, x_stride, w, k * bytes);
     }
-    if (whole < len) {
-        char tails[MAX_TILE_OUTS][4 * STEP] = {{0}};
-        const char *at[MAX_TILE_OUTS];
-#pragma GCC unroll 8
-        for (int n = 0; n < NR; n++) {
-            memcpy(tails[n], w[n] + whole * bytes, (len - whole) * bytes);
-            at[n] = tails[n];
-        }
-        tile_step(MR, NR, wtype, acc, x + whole, x_stride, at, 0);
-    }
-#pragma GCC unroll 8
-    for (int m = 0; m < MR; m++)
-#pragma GCC unroll 8
-        for (int n = 0; n < NR; n++) sums[m * NR + n] = sum_lanes(acc[m][n]);
+    if (whole < dots->len) tile_tail(MR, NR, wtype, acc, dots, whole);
+    tile_sums(MR, NR, acc, dots);
 }
 
 /* Outputs side by side: enough chains to hide the latency of a multiply-add, few enough for 16
  * registers. Rows are dealt out in tiles of equal height (5 as 3 + 2), so that one row is one alone. */
-INLINE int tile_outs(int rows) { return rows == 1 ? MAX_TILE_OUTS : TILE_OUTS; }
+INLINE int tile_outs(int rows) { return rows == 1 ? 8 : 3; }
 INLINE long num_row_tiles(long rows) { return (rows + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS; }
 INLINE long row_tile_start(long i, long rows) { return i * rows / num_row_tiles(rows); }
 
-/* A tile of up to 4 rows and tile_outs(rows) outputs, any number of either. */
-INLINE void typed_tile(int rows, int outs, const int wtype, const float *x, long x_stride, const char *const *w,
-                     long len, const char *ahead, float *sums) {
-#define TILE(MR, NR) tile(MR, NR, wtype, x, x_stride, w, len, ahead, sums)
-#define SINGLES(MR) \
-    for (int n = 0; n < outs; n++) { \
-        float one[MR]; \
-        tile(MR, 1, wtype, x, x_stride, w + n, len, ahead, one); \
-        for (int m = 0; m < MR; m++) sums[m * outs + n] = one[m]; \
-    }
+INLINE void typed_tile(int rows, int outs, const int wtype, dots_t *dots) {
+#define TILE(MR, NR) \
+    if (outs == NR) tile(MR, NR, wtype, dots); \
+    else \
+        for (int n = 0; n < outs; n++, dots->w++, dots->sums++) tile(MR, 1, wtype, dots); \
+    return
     switch (rows) {
-        case 1: if (outs == MAX_TILE_OUTS) TILE(1, MAX_TILE_OUTS); else SINGLES(1) return;
-        case 2: if (outs == TILE_OUTS) TILE(2, TILE_OUTS); else SINGLES(2) return;
-        case 3: if (outs == TILE_OUTS) TILE(3, TILE_OUTS); else SINGLES(3) return;
-        default: if (outs == TILE_OUTS) TILE(4, TILE_OUTS); else SINGLES(4) return;
+        case 1: TILE(1, 8);
+        case 2: TILE(2, 3);
+        case 3: TILE(3, 3);
+        default: TILE(4, 3);
     }
 #undef TILE
-#undef SINGLES
 }
 
-static __attribute__((noinline)) void any_tile(int rows, int outs, int wtype, const float *x, long x_stride,
-                                               const char *const *w, long len, const char *ahead,
-                                               float *sums) {
-    if (wtype == BF16) typed_tile(rows, outs, BF16, x, x_stride, w, len, ahead, sums);
-    else typed_tile(rows, outs, F32, x, x_stride, w, len, ahead, sums);
+/* A tile of up to 4 rows and up to tile_outs(rows) outputs. */
+static __attribute__((noinline)) void any_tile(int rows, int outs, int wtype, dots_t dots) {
+    if (wtype == BF16) typed_tile(rows, outs, BF16, &dots);
+    else typed_tile(rows, outs, F32, &dots);
 }

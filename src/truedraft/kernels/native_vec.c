@@ -1,4 +1,4 @@
-/* Vectors of VL floats, element types, exp, and the thread pool. Included by native.c. */
+/* Vectors of VL floats, element types and exp. Included by native.c. */
 #include <limits.h>
 #include <math.h>
 #include <stdint.h>
@@ -71,8 +71,15 @@ INLINE vf fma_vf(vf a, vf b, vf c) {
 #define HIDE(v) (void)(v)
 #endif
 
-/* Sum of the lanes, always as the same tree. */
-INLINE float sum_lanes(vf v) {
+typedef float v4 __attribute__((vector_size(16)));
+typedef int32_t v4i __attribute__((vector_size(16)));
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (v4i){__VA_ARGS__})
+#endif
+
+INLINE v4 fold_to_four(vf v) {
 #if VL == 16
     __m256 eight = _mm256_add_ps(_mm512_castps512_ps256((__m512)v),
                                  _mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)v, 1)));
@@ -80,12 +87,21 @@ INLINE float sum_lanes(vf v) {
     __m256 eight = (__m256)v;
 #endif
 #if VL >= 8
-    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    return (v4)_mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
 #else
-    return (v[0] + v[2]) + (v[1] + v[3]);
+    return v;
 #endif
+}
+/* Sums of the lanes of four vectors at once; each always as the same tree. */
+INLINE v4 sum_lanes_of_four(vf a, vf b, vf c, vf d) {
+    const v4 p = fold_to_four(a), q = fold_to_four(b), r = fold_to_four(c), s = fold_to_four(d);
+    const v4 pq = SHUFFLE(p, q, 0, 1, 4, 5) + SHUFFLE(p, q, 2, 3, 6, 7);
+    const v4 rs = SHUFFLE(r, s, 0, 1, 4, 5) + SHUFFLE(r, s, 2, 3, 6, 7);
+    return SHUFFLE(pq, rs, 0, 2, 4, 6) + SHUFFLE(pq, rs, 1, 3, 5, 7);
+}
+INLINE float sum_lanes(vf v) {
+    const v4 four = fold_to_four(v);
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 INLINE float max_lanes(vf v) {
@@ -153,6 +169,9 @@ INLINE void store(void *p, long i, long n, vf v, int type) {
     memcpy((uint16_t *)p + i, &h, n >= VL ? sizeof h : (size_t)(2 * n));
 }
 
+/* Vectors from index i of `len` elements, n of them real. */
+#define FOR_VEC(i, n, len) for (long i = 0, n; (n = MIN(VL, (len) - i)) > 0; i += VL)
+
 /* exp to about 1 ulp (Cephes' reduction and polynomial); exactly 0 below −87.3, finite above 88. */
 INLINE vf exp_vf(vf x) {
     const vf low = splat(-87.3f), high = splat(88.0f), magic = splat(12582912.0f);
@@ -172,33 +191,3 @@ INLINE vf exp_vf(vf x) {
     return (vf)((vi)(p * (vf)power) & ~tiny);
 }
 INLINE vf tanh_vf(vf x) { return 1.0f - 2.0f / (exp_vf(2.0f * x) + 1.0f); }
-
-/* A buffer of each thread, kept and grown; NULL where memory is out. */
-typedef struct {
-    char *data;
-    size_t size;
-} scratch_t;
-
-static void *grow(scratch_t *scratch, size_t size) {
-    if (scratch->size < size) {
-        free(scratch->data);
-        size = (size + 4095) & ~(size_t)4095;
-        scratch->data = aligned_alloc(64, size);
-        scratch->size = scratch->data ? size : 0;
-    }
-    return scratch->data;
-}
-
-typedef int (*body_t)(void *job); /* takes shares of the job until none is left; nonzero: no memory */
-
-/* One share for the calling thread alone needs no pool: waking it costs microseconds. */
-static int run(body_t body, void *job, int num_threads) {
-    if (num_threads <= 1) return body(job);
-    int failed = 0;
-#pragma omp parallel num_threads(num_threads)
-    {
-        if (body(job)) __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
-    }
-    return failed;
-}
-INLINE long take(long *next) { return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED); }

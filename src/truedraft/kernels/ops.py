@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -55,9 +55,56 @@ class Attend(Protocol):
     ) -> Tensor: ...
 
 
+class WriteAttend(Protocol):
+    """Writes row t of k and v at slot `slots_T[t]` of the pools, in place, then attends: → o_TNH."""
+
+    def __call__(
+        self,
+        q_TNH: Tensor,
+        k_TKH: Tensor,
+        v_TKH: Tensor,
+        k_pool_PWKH: Tensor,
+        v_pool_PWKH: Tensor,
+        slots_T: Tensor,
+        spans: Spans,
+        *,
+        scale: float,
+        causal: bool = True,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor: ...
+
+
+class InputWeights(NamedTuple):
+    """What a layer does before attention. `qkv_OD` and its bias: q's, k's, then v's heads."""
+
+    norm_D: Tensor
+    qkv_OD: Tensor
+    qkv_bias_O: Tensor | None
+    q_norm_H: Tensor | None
+    k_norm_H: Tensor | None
+    eps: float
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+class OutputWeights(NamedTuple):
+    """What a layer does after attention. X: the query heads side by side; `gate_up_2FD`: gate, then up."""
+
+    out_DX: Tensor
+    out_bias_D: Tensor | None
+    norm_D: Tensor
+    gate_up_2FD: Tensor
+    gate_up_bias_2F: Tensor | None
+    down_DF: Tensor
+    down_bias_D: Tensor | None
+    eps: float
+
+
 @dataclass(frozen=True, slots=True)
-class Ops:
-    """One provider's operations. All outputs are new tensors unless a field says otherwise.
+class SingleOps:
+    """One provider's single operations. All outputs are new tensors unless a field says otherwise.
 
     linear(x_TD, w_OD, bias_O | None) → y_TO, in x's dtype, accumulated in fp32.
     rms_norm(x_TD, w_D, eps) → y_TD: computed in fp32, w applied after rounding to x's dtype, as
@@ -80,3 +127,24 @@ class Ops:
     silu_mul: Callable[[Tensor], Tensor]
     write_kv: Callable[[Tensor, Tensor, Tensor], None]
     attend: Attend
+
+
+@dataclass(frozen=True, slots=True)
+class Ops(SingleOps):
+    """One provider's operations, with what a decoder layer does in few calls.
+
+    The three below give, bit for bit, what the provider's single operations give one after another.
+
+    attention_inputs(x_TD, residual_TD | None, weights, cos_TH, sin_TH) → (q_TNH, k_TKH, v_TKH,
+        residual_TD): residual + x (None: x alone), norm, q, k and v, norm of q's and k's heads where
+        there is one, rope of both. The new residual may be x itself.
+    write_attend: see WriteAttend.
+    attention_outputs(o_TNH, residual_TD, weights) → (x_TD, residual_TD): output product, added to
+        the residual, norm, gated MLP. The MLP's product is left to be added by what comes next.
+    """
+
+    attention_inputs: Callable[
+        [Tensor, Tensor | None, InputWeights, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]
+    ]
+    write_attend: WriteAttend
+    attention_outputs: Callable[[Tensor, Tensor, OutputWeights], tuple[Tensor, Tensor]]

@@ -6,22 +6,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from truedraft.kernels.ops import Ops
+from truedraft.kernels.ops import Ops, SingleOps
 from truedraft.kernels.reference_attend import attend
+from truedraft.kernels.reference_layer import composed
 
 
 def torch_ops() -> Ops:
     """The provider that needs nothing but torch."""
-    return Ops(
-        name="torch",
-        row_invariant=False,
-        linear=functional.linear,
-        rms_norm=rms_norm,
-        add_rms_norm=add_rms_norm,
-        rope=rope,
-        silu_mul=silu_mul,
-        write_kv=write_kv,
-        attend=attend,
+    return composed(
+        SingleOps(
+            name="torch",
+            row_invariant=False,
+            linear=functional.linear,
+            rms_norm=rms_norm,
+            add_rms_norm=add_rms_norm,
+            rope=rope,
+            silu_mul=silu_mul,
+            write_kv=write_kv,
+            attend=attend,
+        )
     )
 
 

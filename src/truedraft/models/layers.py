@@ -11,12 +11,13 @@ Axes as in kernels.ops; L layers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from truedraft.contract.specs import AttentionSpec
-from truedraft.kernels.ops import Ops
+from truedraft.kernels.ops import InputWeights, Ops, OutputWeights
 from truedraft.models.interface import LayerAttend
 from truedraft.models.rope import RopeTable
 from truedraft.models.slots import Part, Slot
@@ -54,11 +55,13 @@ def empty_parameter(dtype: torch.dtype, *shape: int) -> nn.Parameter:
 class Linear(nn.Module):
     """weight_OD and perhaps bias_O; computed through the Ops."""
 
+    bias: nn.Parameter | None
+
     def __init__(self, ops: Ops, num_in: int, num_out: int, bias: bool, dtype: torch.dtype) -> None:
         super().__init__()
         self._linear = ops.linear
         self.weight = empty_parameter(dtype, num_out, num_in)
-        self.bias = empty_parameter(dtype, num_out) if bias else None
+        self.register_parameter("bias", empty_parameter(dtype, num_out) if bias else None)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         return self._linear(x_TD, self.weight, self.bias)
@@ -67,15 +70,11 @@ class Linear(nn.Module):
 
 
 class Attention(nn.Module):
-    """q, k, v in one product, optional norm of q's and k's heads, rope, injected attention, output."""
+    """What attention is made of: q, k and v as one product, norms of q's and k's heads, the output."""
 
-    def __init__(self, shape: StackShape, layer: int, ops: Ops, dtype: torch.dtype) -> None:
+    def __init__(self, shape: StackShape, ops: Ops, dtype: torch.dtype) -> None:
         super().__init__()
         spec = shape.attention
-        self.num_heads, self.num_kv_heads, self.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
-        self.layer, self.causal, self.window = layer, shape.causal[layer], spec.windows[layer]
-        self.scale, self.eps, self.qk_norm = spec.head_dim**-0.5, shape.rms_eps, shape.qk_norm
-        self._ops = ops
         bias = shape.attention_bias
         self.qkv = Linear(ops, shape.hidden_size, shape.q_size + 2 * shape.kv_size, bias, dtype)
         self.out = Linear(ops, shape.q_size, shape.hidden_size, bias, dtype)
@@ -83,47 +82,19 @@ class Attention(nn.Module):
             self.q_norm = empty_parameter(dtype, spec.head_dim)
             self.k_norm = empty_parameter(dtype, spec.head_dim)
 
-    def forward(self, x_TD: Tensor, cos_TH: Tensor, sin_TH: Tensor, attend: LayerAttend) -> Tensor:
-        heads_TXH = self.qkv(x_TD).view(x_TD.shape[0], -1, self.head_dim)
-        num_qk = self.num_heads + self.num_kv_heads
-        ops = self._ops
-        if self.qk_norm:
-            q_TNH = ops.rope(
-                ops.rms_norm(heads_TXH[:, : self.num_heads], self.q_norm, self.eps), cos_TH, sin_TH
-            )
-            k_TKH = ops.rope(
-                ops.rms_norm(heads_TXH[:, self.num_heads : num_qk], self.k_norm, self.eps), cos_TH, sin_TH
-            )
-        else:
-            qk_TXH = ops.rope(heads_TXH[:, :num_qk], cos_TH, sin_TH)
-            q_TNH, k_TKH = qk_TXH[:, : self.num_heads], qk_TXH[:, self.num_heads :]
-        o_TNH = attend(
-            self.layer,
-            q_TNH,
-            k_TKH,
-            heads_TXH[:, num_qk:],
-            scale=self.scale,
-            causal=self.causal,
-            window=self.window,
-        )
-        return self.out(o_TNH.reshape(x_TD.shape[0], -1))
-
-    __call__ = forward  # see the module's docstring
-
 
 class Mlp(nn.Module):
     """down(silu(gate(x)) · up(x)), gate and up in one product."""
 
     def __init__(self, shape: StackShape, ops: Ops, dtype: torch.dtype) -> None:
         super().__init__()
-        self._silu_mul = ops.silu_mul
         self.gate_up = Linear(ops, shape.hidden_size, 2 * shape.mlp_size, shape.mlp_bias, dtype)
         self.down = Linear(ops, shape.mlp_size, shape.hidden_size, shape.mlp_bias, dtype)
 
-    def forward(self, x_TD: Tensor) -> Tensor:
-        return self.down(self._silu_mul(self.gate_up(x_TD)))
 
-    __call__ = forward  # see the module's docstring
+def _held_by(module: nn.Module) -> dict[str, Tensor]:
+    """Where nn.Module keeps parameters: always current, and read faster than as attributes."""
+    return cast("dict[str, Tensor]", module._parameters)
 
 
 class DecoderLayer(nn.Module):
@@ -131,10 +102,62 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, shape: StackShape, layer: int, ops: Ops, dtype: torch.dtype) -> None:
         super().__init__()
-        self.attention = Attention(shape, layer, ops, dtype)
+        self.attention = Attention(shape, ops, dtype)
         self.mlp = Mlp(shape, ops, dtype)
         self.norm_before_attention = empty_parameter(dtype, shape.hidden_size)
         self.norm_before_mlp = empty_parameter(dtype, shape.hidden_size)
+        self._ops = ops
+        spec = shape.attention
+        self._heads = (shape.rms_eps, spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        attention, mlp = self.attention, self.mlp
+        self._inputs = tuple(map(_held_by, (self, attention.qkv, attention)))
+        self._outputs = tuple(map(_held_by, (self, attention.out, mlp.gate_up, mlp.down)))
+        self._index = layer
+        self._scale, self._causal, self._window = (
+            spec.head_dim**-0.5,
+            shape.causal[layer],
+            spec.windows[layer],
+        )
+
+    def forward(
+        self, x_TD: Tensor, residual_TD: Tensor | None, cos_TH: Tensor, sin_TH: Tensor, attend: LayerAttend
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """→ (x_TD, residual_TD) for the next layer, and the residual stream that came in, x added."""
+        ops = self._ops
+        q_TNH, k_TKH, v_TKH, incoming_TD = ops.attention_inputs(
+            x_TD, residual_TD, self.input_weights(), cos_TH, sin_TH
+        )
+        o_TNH = attend(
+            self._index, q_TNH, k_TKH, v_TKH, scale=self._scale, causal=self._causal, window=self._window
+        )
+        x_TD, residual_TD = ops.attention_outputs(o_TNH, incoming_TD, self.output_weights())
+        return x_TD, residual_TD, incoming_TD
+
+    __call__ = forward  # see the module's docstring
+
+    def input_weights(self) -> InputWeights:
+        own, qkv, attention = self._inputs
+        return InputWeights(
+            own["norm_before_attention"],
+            qkv["weight"],
+            qkv["bias"],
+            attention.get("q_norm"),
+            attention.get("k_norm"),
+            *self._heads,
+        )
+
+    def output_weights(self) -> OutputWeights:
+        own, out, gate_up, down = self._outputs
+        return OutputWeights(
+            out["weight"],
+            out["bias"],
+            own["norm_before_mlp"],
+            gate_up["weight"],
+            gate_up["bias"],
+            down["weight"],
+            down["bias"],
+            self._heads[0],
+        )
 
 
 class DecoderStack(nn.Module):
@@ -159,21 +182,18 @@ class DecoderStack(nn.Module):
         wanted: frozenset[int] = frozenset(),
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """→ (normed_TD, residual stream after each wanted layer; −1 is the input)."""
-        ops, eps = self._ops, self.shape.rms_eps
         cos_TH, sin_TH = self.rope(positions_T)
-        streams = {-1: x_TD} if -1 in wanted else {}
-        residual_TD = x_TD
-        y_TD = ops.rms_norm(x_TD, self.in_order[0].norm_before_attention, eps)
+        streams: dict[int, Tensor] = {}
+        residual_TD: Tensor | None = None
         for i, layer in enumerate(self.in_order):
-            y_TD = layer.attention(y_TD, cos_TH, sin_TH, attend)
-            y_TD, residual_TD = ops.add_rms_norm(y_TD, residual_TD, layer.norm_before_mlp, eps)
-            y_TD = layer.mlp(y_TD)
             # The sum with the residual stream is made where it is normed for what comes next.
-            last = i + 1 == len(self.in_order)
-            next_norm = self.norm if last else self.in_order[i + 1].norm_before_attention
-            y_TD, residual_TD = ops.add_rms_norm(y_TD, residual_TD, next_norm, eps)
-            if i in wanted:
-                streams[i] = residual_TD
+            x_TD, residual_TD, stream_TD = layer(x_TD, residual_TD, cos_TH, sin_TH, attend)
+            if i - 1 in wanted:
+                streams[i - 1] = stream_TD
+        assert residual_TD is not None  # a stack has layers
+        y_TD, stream_TD = self._ops.add_rms_norm(x_TD, residual_TD, self.norm, self.shape.rms_eps)
+        if len(self.in_order) - 1 in wanted:
+            streams[len(self.in_order) - 1] = stream_TD
         return y_TD, streams
 
     def slots(self, ours: str, theirs: str) -> list[Slot]:

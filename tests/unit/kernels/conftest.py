@@ -107,13 +107,13 @@ def _torch_padded() -> Ops:
     """The reference with the attention that other devices use."""
     from dataclasses import replace
 
-    from truedraft.kernels import reference, reference_attend
+    from truedraft.kernels import reference, reference_attend, reference_layer
 
     def attend(q: Tensor, k: Tensor, v: Tensor, spans: Spans, *, scale: float, **rule: object) -> Tensor:
         full = {"causal": True, "window": None, "softcap": None, **rule}
         return reference_attend.attend_padded(q, k, v, spans, reference_attend.Rule(scale, **full))  # type: ignore[arg-type]
 
-    return replace(reference.torch_ops(), name="torch padded", attend=attend)
+    return reference_layer.composed(replace(reference.torch_ops(), name="torch padded", attend=attend))
 
 
 def _torch() -> Ops:
