@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "truedraft.cli.convert_command:convert_command",
         "Write a drafter's config in another format.",
     ),
+    "recover": ("truedraft.cli.recover:recover", "Find by measurement what a drafter's config says wrongly."),
     "demo-pair": ("truedraft.cli.demo_pair:app", "Fetch, find and remove the embedded pair's files."),
     "version": ("truedraft.cli.version:version", "Print the versions that decide results."),
 }
