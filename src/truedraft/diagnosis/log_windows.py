@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from truedraft.diagnosis.acceptance import AcceptanceFacts, parse_vllm_line
 
 SGLANG = re.compile(
-    r"Decode batch.*?#running-req: (\d{1,6}), #token: (\d{1,12}).*?accept len: (\d{1,4}(?:\.\d{1,9})?)"
+    r"Decode batch.{0,200}?#running-req: (\d{1,6}), #token: (\d{1,12}).{0,400}?accept len: (\d{1,4}(?:\.\d{1,9})?)"
 )
 SGLANG_SPEED = re.compile(r"gen throughput \(token/s\): (\d{1,9}(?:\.\d{1,9})?)")
 LLAMA = re.compile(
     r"draft acceptance(?: rate)? *= *\d{1,3}(?:\.\d{1,9})? *\( *(\d{1,12}) accepted */ *(\d{1,12}) generated\)"
 )
 LLAMA_TOTAL = re.compile(
-    r"statistics (?:draft-)?(?:dflash|draft)\S*:.*?#gen drafts *= *(\d{1,12}).*?"
+    r"statistics (?:draft-)?(?:dflash|draft)\S{0,40}:.{0,200}?#gen drafts *= *(\d{1,12}).{0,100}?"
     r"#gen tokens *= *(\d{1,12}), #acc tokens *= *(\d{1,12})"
 )
 

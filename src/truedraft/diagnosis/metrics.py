@@ -141,7 +141,7 @@ def difference(before: MetricsFacts, after: MetricsFacts) -> MetricsFacts:
         change = after.values[name] - before.values.get(name, 0.0)
         if change < 0:
             problems.append(
-                f"{name} fell from {before.values[name]:.0f} to {after.values[name]:.0f}: a restart between"
+                f"{name} fell from {before.values.get(name, 0.0):.0f} to {after.values[name]:.0f}: a restart between"
             )
         values[name] = max(change, 0.0)
     earlier = before.by_position + (0.0,) * (len(after.by_position) - len(before.by_position))
