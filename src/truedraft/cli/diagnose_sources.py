@@ -21,6 +21,7 @@ from truedraft.diagnosis.pair import diagnose
 from truedraft.errors import CheckpointError, ConfigError
 
 Kinds = tuple[tuple[str, tuple[str, ...]], ...]
+MAX_BYTES = 1024**3  # a pipe or a device may never end
 MAX_LINE = MAX_JSON_LEN + 1
 WEIGHTS = (".safetensors", ".gguf")
 
@@ -76,11 +77,14 @@ def _sort(sorter: Sorter, name: str, path: Path) -> None:
 
 
 def _lines(file: IO[bytes]) -> Iterator[str]:
-    """→ lines as text, none longer than a JSON object may be; what is no UTF-8 becomes �."""
-    while chunk := file.readline(MAX_LINE):
+    """→ lines of the first GiB as text, none longer than a JSON object may be; what is no UTF-8 becomes �."""
+    num_bytes = 0
+    while (chunk := file.readline(MAX_LINE)) and num_bytes < MAX_BYTES:
         yield chunk.decode("utf-8", errors="replace")
-        while len(chunk) == MAX_LINE and not chunk.endswith(b"\n"):  # the rest of an absurd line
-            chunk = file.readline(MAX_LINE)
+        num_bytes += len(chunk)
+        while len(chunk) == MAX_LINE and not chunk.endswith(b"\n") and num_bytes < MAX_BYTES:
+            chunk = file.readline(MAX_LINE)  # the rest of an absurd line
+            num_bytes += len(chunk)
 
 
 def _named_by(run: RunFacts) -> list[Path]:

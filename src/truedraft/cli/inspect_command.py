@@ -97,7 +97,6 @@ class RunOptions:
 
 @takes_records
 def inspect_command(
-    run: RunOptions,
     draft: Annotated[
         str | None,
         typer.Argument(
@@ -116,6 +115,8 @@ def inspect_command(
             help="Write a copy of the drafter with what is certain corrected; weights are linked.",
         ),
     ] = None,
+    *,
+    run: RunOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Show what two checkpoints are, and whether they fit.

@@ -47,6 +47,10 @@ LLAMA_CPP: Phases = _phases(
 )
 PHASES: dict[str, Phases] = {"vllm": VLLM, "sglang": SGLANG, "llama.cpp": LLAMA_CPP}
 
+ANY_PHASE = re.compile(
+    "|".join(f"(?:{pattern.pattern})" for phases in PHASES.values() for _, pattern in phases)
+)
+
 VERSIONS: dict[str, re.Pattern[str]] = {
     "vllm": re.compile(
         r"(?:vLLM API server version|LLM engine \(v|vllm[ =/]+v?|vLLM version:?)\s*(\d+\.\d+[\w.+]*)"

@@ -10,14 +10,14 @@ from typing import Any
 from truedraft.diagnosis.acceptance import AcceptanceFacts
 from truedraft.diagnosis.facts import Version, parse_version
 from truedraft.diagnosis.log_args import LLAMA_BLOCK, args_in
-from truedraft.diagnosis.log_phases import PHASES, VERSIONS
+from truedraft.diagnosis.log_phases import ANY_PHASE, PHASES, VERSIONS
 from truedraft.diagnosis.log_windows import Window, parse_window
 from truedraft.diagnosis.signature import EXCEPTION, WRAPPERS, Signature
 from truedraft.diagnosis.signatures import ANY_SIGNATURE, SIGNATURES
 
 MAX_LINES = 2_000_000
 MAX_TEMPLATES = 20_000
-NO_DIGITS = str.maketrans("", "", "0123456789")
+VARIES = re.compile(r"\d\w*")  # numbers, and ids of requests from their first digit on
 MAX_LINE_LEN = 20_000  # the rest of longer lines is not looked at
 MAX_SEARCHED = 4_000  # nor the rest of long lines for what failed
 MAX_WINDOWS = 200_000
@@ -97,7 +97,7 @@ class LogReader:
         text = text[:MAX_LINE_LEN].rstrip("\r\n")
         if (window := parse_window(text[:MAX_SEARCHED])) is not None and len(self.windows) < MAX_WINDOWS:
             self.windows.append(window)
-        template = text[:MAX_SEARCHED].translate(NO_DIGITS)  # servers print the same few lines for hours
+        template = VARIES.sub("", text[:MAX_SEARCHED])  # servers print the same few lines for hours
         if template in self.templates:
             return
         if len(self.templates) < MAX_TEMPLATES:
@@ -109,7 +109,7 @@ class LogReader:
 
     def _known(self, text: str) -> None:
         self._version(text)
-        for engine, phases in PHASES.items():
+        for engine, phases in PHASES.items() if ANY_PHASE.search(text) else ():
             for index in range(self.reached[engine] + 1, len(phases)):
                 if phases[index][1].search(text):
                     self.reached[engine] = index

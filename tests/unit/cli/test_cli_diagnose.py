@@ -161,3 +161,10 @@ def test_nan_in_a_source_is_valid_json_out(monkeypatch: pytest.MonkeyPatch, true
         'vllm:generation_tokens_total NaN\nvllm:num_requests_running +Inf\n{"output_throughput": NaN}\n',
     )
     assert truedraft("diagnose", "--json").json["state"] == "unknown"
+
+
+def test_a_source_without_an_end(monkeypatch: pytest.MonkeyPatch, truedraft: Any) -> None:
+    monkeypatch.setattr(diagnose_sources, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(diagnose_sources, "MAX_LINE", 10_000)
+    ran = truedraft("diagnose", "/dev/zero", "--json")
+    assert ran.code == 0 and ran.json["state"] == "unknown"
