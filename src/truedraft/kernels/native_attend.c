@@ -230,24 +230,35 @@ static void plan_write(rows_t *write, const void *x, long row_stride, long head_
     share_rows(write, num_threads);
 }
 
-/* window 0: none. softcap 0: none. slots NULL: nothing to write first, else k and v of every row. */
-EXPORT int td_attend(const void *q, long q_row, long q_head, const void *new_k, long k_row, long k_head,
-                     const void *new_v, long v_row, long v_head, const void *slots, void *k, void *v, int type,
-                     void *o, const void *row_start, const void *position_start, const void *kv_len,
-                     const void *pages, long pages_stride, long spans, long max_kv_len, long heads, long kv_heads,
-                     long head_dim, long page_len, float scale, int causal, long window, float softcap,
-                     long rows, int num_threads) {
-    attend_t job = {.q = q, .k = k, .v = v, .o = o, .row_start = row_start, .position_start = position_start,
-                    .kv_len = kv_len, .pages = pages, .q_row = q_row, .q_head = q_head,
-                    .pages_stride = pages_stride, .spans = spans, .heads = heads, .kv_heads = kv_heads,
-                    .head_dim = head_dim, .page_len = page_len, .window = window > 0 ? window : INT_MAX,
-                    .scale = scale, .softcap = softcap, .causal = causal, .type = type};
-    const long work = job.row_start[spans] * heads * MIN(max_kv_len, job.window) * head_dim;
-    if (work < 262144) num_threads = 1;
-    if (slots) {
-        plan_write(&job.new_k, new_k, k_row, k_head, slots, k, &job, rows, num_threads);
-        plan_write(&job.new_v, new_v, v_row, v_head, slots, v, &job, rows, num_threads);
+/* As native_attend.py packs them; strides in elements. */
+typedef struct {
+    const char *q;
+    long q_row, q_head;
+    const char *new_k;
+    long k_row, k_head;
+    const char *new_v;
+    long v_row, v_head;
+    const char *slots; /* NULL: nothing to write first, else k and v of every row */
+    char *k, *v, *o;
+    long type, rows, heads, kv_heads, head_dim, causal, window, num_threads; /* window 0: none */
+    double scale, softcap;                                                   /* softcap 0: none */
+    const int32_t *row_start, *position_start, *kv_len, *pages;
+    long pages_stride, spans, max_kv_len, page_len;
+} attend_args_t;
+
+EXPORT int td_attend(const attend_args_t *a) {
+    attend_t job = {.q = a->q, .k = a->k, .v = a->v, .o = a->o, .row_start = a->row_start,
+                    .position_start = a->position_start, .kv_len = a->kv_len, .pages = a->pages, .q_row = a->q_row,
+                    .q_head = a->q_head, .pages_stride = a->pages_stride, .spans = a->spans, .heads = a->heads,
+                    .kv_heads = a->kv_heads, .head_dim = a->head_dim, .page_len = a->page_len,
+                    .window = a->window > 0 ? a->window : INT_MAX, .scale = (float)a->scale,
+                    .softcap = (float)a->softcap, .causal = (int)a->causal, .type = (int)a->type};
+    const long work = a->rows * a->heads * MIN(a->max_kv_len, job.window) * a->head_dim;
+    const int num_threads = work < 262144 ? 1 : (int)a->num_threads;
+    if (a->slots) {
+        plan_write(&job.new_k, a->new_k, a->k_row, a->k_head, a->slots, a->k, &job, a->rows, num_threads);
+        plan_write(&job.new_v, a->new_v, a->v_row, a->v_head, a->slots, a->v, &job, a->rows, num_threads);
     }
-    plan_tasks(&job, max_kv_len, num_threads);
+    plan_tasks(&job, a->max_kv_len, num_threads);
     return run(attend_body, &job, (int)MIN(num_threads, job.num_tasks));
 }

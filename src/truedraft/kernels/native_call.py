@@ -10,7 +10,7 @@ from torch import Tensor
 from truedraft.errors import CapacityError
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-_TYPES = {"p": _POINTER, "l": _LONG, "i": _INT, "f": _FLOAT}
+_TYPES = {"p": _POINTER, "l": _LONG, "i": _INT, "f": _FLOAT, "b": ctypes.c_char_p}
 _SIGNATURES = {
     "td_linear": "pli pli pi p lll i",
     "td_rms_norm": "plll i pi p ll f i",
@@ -18,9 +18,10 @@ _SIGNATURES = {
     "td_rope": "plli pl pl i p llll i",
     "td_silu_mul": "pli p ll i",
     "td_write_kv": "pp plli lll i",
-    "td_attend": "pll pll pll p pp i p pppp l ll lll l f i l f l i",
-    "td_attention_inputs": "pl pl i p f p pl p pp pl pl i l p llll l i",
-    "td_attention_outputs": "pl pl i pl p p f pl p pl p pp llll i",
+    # Many arguments cost microseconds one by one: these take a structure, packed as bytes.
+    "td_attend": "b",
+    "td_attention_inputs": "b",
+    "td_attention_outputs": "b",
 }
 CODES = {torch.float32: 0, torch.bfloat16: 1}
 # A call that may take longer than about a millisecond lets other Python threads run; shorter ones
@@ -52,5 +53,6 @@ def heads_of(x_TXH: Tensor) -> Tensor:
     return x_TXH if x_TXH.stride(2) == 1 else x_TXH.contiguous()
 
 
-def pointer(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
+def pointer(x: Tensor | None) -> int:
+    """An address for a packed structure; 0: none."""
+    return 0 if x is None else x.data_ptr()

@@ -54,44 +54,52 @@ static int inputs_body(void *arg) {
     return failed;
 }
 
-/* x (+ residual → total) → norm → q, k and v of every head, bias NULL: none → norm of q's and k's heads
- * (q_norm NULL: none) → rope of both. y: heads of q, k, v of a row side by side. All of one `type`. */
-EXPORT int td_attention_inputs(const void *x, long x_stride, const void *residual, long residual_stride, int type,
-                               const void *norm, float eps, void *total, const void *w, long w_stride,
-                               const void *bias, const void *q_norm, const void *k_norm, const void *cos,
-                               long cos_stride, const void *sin, long sin_stride, int angle_type, long rotary,
-                               void *y, long rows, long width, long heads, long kv_heads, long head_dim,
-                               int num_threads) {
-    const long outs = (heads + 2 * kv_heads) * head_dim, bytes = size_of(type);
+/* As native_layer.py packs them; strides in elements, everything without one contiguous. */
+typedef struct {
+    const char *x, *residual; /* residual NULL: none, and no total */
+    char *total, *y;
+    const char *norm, *w, *bias, *q_norm, *k_norm; /* bias, both norms of heads: NULL for none */
+    const char *cos, *sin;
+    long cos_stride, sin_stride, angle_type, rotary;
+    long type, rows, width, heads, kv_heads, head_dim, num_threads;
+    double eps;
+} inputs_args_t;
+
+/* x (+ residual → total) → norm → q, k and v of every head → norm of q's and k's heads → rope of both.
+ * y: heads of q, k, v of a row side by side. All of one type, but for the angles. */
+EXPORT int td_attention_inputs(const inputs_args_t *a) {
+    const long rows = a->rows, width = a->width, bytes = size_of(a->type), head_dim = a->head_dim;
+    const long outs = (a->heads + 2 * a->kv_heads) * head_dim;
+    const int type = (int)a->type, num_threads = rows * outs * width < 65536 ? 1 : (int)a->num_threads;
+    const float eps = (float)a->eps;
     char *normed = rows > FEW_ROWS ? grow(&stage_buffer, rows * width * bytes) : NULL;
     if (rows > FEW_ROWS && !normed) return 1;
-    const rows_t of_heads = {.y = y, .rows = rows * heads, .heads = heads, .width = head_dim, .row_stride = outs,
+    const rows_t of_heads = {.y = a->y, .rows = rows * a->heads, .heads = a->heads, .width = head_dim, .row_stride = outs,
                              .head_stride = head_dim, .y_stride = outs, .eps = eps, .type = type, .wtype = type,
                              .rows_fn = norm_any};
     inputs_t job = {
-        .norm = {.x = x, .residual = residual, .w = norm, .y = normed, .total = total, .rows = rows, .heads = 1,
-                 .width = width, .row_stride = x_stride, .head_stride = residual_stride, .y_stride = width,
-                 .eps = eps, .type = type, .wtype = type, .rows_fn = residual ? add_norm_any : norm_any},
-        .qkv = {.x = normed, .w = w, .bias = bias, .y = y, .rows = rows, .outs = outs, .len = width,
-                .x_stride = width, .w_stride = w_stride, .y_stride = outs, .xtype = type, .wtype = type,
+        .norm = {.x = a->x, .residual = a->residual, .w = a->norm, .y = normed, .total = a->total, .rows = rows,
+                 .heads = 1, .width = width, .row_stride = width, .head_stride = width, .y_stride = width,
+                 .eps = eps, .type = type, .wtype = type, .rows_fn = a->residual ? add_norm_any : norm_any},
+        .qkv = {.x = normed, .w = a->w, .bias = a->bias, .y = a->y, .rows = rows, .outs = outs, .len = width,
+                .x_stride = width, .w_stride = width, .y_stride = outs, .xtype = type, .wtype = type,
                 .btype = type},
         .q_norm = of_heads, .k_norm = of_heads, .rope = of_heads};
-    if (rows * outs * width < 65536) num_threads = 1;
     plan_product(&job.qkv, num_threads);
     share_rows(&job.norm, num_threads);
     job.share_heads = MAX(1, (rows + num_threads - 1) / num_threads);
-    job.q_norm.x = job.rope.x = y;
-    job.q_norm.w = q_norm;
-    job.k_norm.w = k_norm;
-    job.k_norm.x = job.k_norm.y = (char *)y + heads * head_dim * bytes;
-    job.k_norm.rows = rows * kv_heads;
-    job.k_norm.heads = kv_heads;
+    job.q_norm.x = job.rope.x = a->y;
+    job.q_norm.w = a->q_norm;
+    job.k_norm.w = a->k_norm;
+    job.k_norm.x = job.k_norm.y = a->y + a->heads * head_dim * bytes;
+    job.k_norm.rows = rows * a->kv_heads;
+    job.k_norm.heads = a->kv_heads;
     job.rope.rows = rows;
-    job.rope.heads = heads + kv_heads;
-    job.rope.rotary = rotary;
-    job.rope.cos = cos, job.rope.cos_stride = cos_stride;
-    job.rope.sin = sin, job.rope.sin_stride = sin_stride;
-    job.rope.angle_type = angle_type;
+    job.rope.heads = a->heads + a->kv_heads;
+    job.rope.rotary = a->rotary;
+    job.rope.cos = a->cos, job.rope.cos_stride = a->cos_stride;
+    job.rope.sin = a->sin, job.rope.sin_stride = a->sin_stride;
+    job.rope.angle_type = (int)a->angle_type;
     job.rope.rows_fn = rope_any;
     return run(inputs_body, &job, num_threads);
 }
@@ -116,31 +124,37 @@ static int outputs_body(void *arg) {
     return failed;
 }
 
+typedef struct {
+    const char *x, *residual;
+    char *total, *y;
+    const char *out, *out_bias, *norm, *gate_up, *gate_up_bias, *down, *down_bias; /* a bias NULL: none */
+    long type, rows, heads_width, width, mlp, num_threads;
+    double eps;
+} outputs_args_t;
+
 /* Heads of attention → output product → + residual = total → norm → gate and up → silu(gate) · up → down
- * product = y. A bias NULL: none. All of one `type`, x's rows `heads_width` long and contiguous. */
-EXPORT int td_attention_outputs(const void *x, long x_stride, const void *residual, long residual_stride, int type,
-                                const void *out, long out_stride, const void *out_bias, const void *norm,
-                                float eps, const void *gate_up, long gate_up_stride, const void *gate_up_bias,
-                                const void *down, long down_stride, const void *down_bias, void *total, void *y,
-                                long rows, long heads_width, long width, long mlp, int num_threads) {
-    const long bytes = size_of(type), wide = rows * width * bytes;
+ * product = y. All contiguous and of one type. */
+EXPORT int td_attention_outputs(const outputs_args_t *a) {
+    const long rows = a->rows, width = a->width, mlp = a->mlp, heads_width = a->heads_width;
+    const long bytes = size_of(a->type), wide = rows * width * bytes;
+    const int few = rows * width * (heads_width + 3 * mlp) < 65536;
+    const int type = (int)a->type, num_threads = few ? 1 : (int)a->num_threads;
     char *stage = grow(&stage_buffer, 2 * wide + rows * mlp * bytes);
     if (!stage) return 1;
     char *normed = stage + wide, *gated = stage + 2 * wide;
     outputs_t job = {
-        .out = {.x = x, .w = out, .bias = out_bias, .y = stage, .rows = rows, .outs = width, .len = heads_width,
-                .x_stride = x_stride, .w_stride = out_stride, .y_stride = width, .xtype = type, .wtype = type,
+        .out = {.x = a->x, .w = a->out, .bias = a->out_bias, .y = stage, .rows = rows, .outs = width, .len = heads_width,
+                .x_stride = heads_width, .w_stride = heads_width, .y_stride = width, .xtype = type, .wtype = type,
                 .btype = type},
-        .norm = {.x = stage, .residual = residual, .w = norm, .y = normed, .total = total, .rows = rows,
-                 .width = width, .row_stride = width, .head_stride = residual_stride, .eps = eps, .type = type,
+        .norm = {.x = stage, .residual = a->residual, .w = a->norm, .y = normed, .total = a->total, .rows = rows,
+                 .width = width, .row_stride = width, .head_stride = width, .eps = (float)a->eps, .type = type,
                  .wtype = type, .rows_fn = add_norm_any},
-        .gate_up = {.x = normed, .w = gate_up, .bias = gate_up_bias, .y = gated, .rows = rows, .outs = mlp,
-                    .len = width, .x_stride = width, .w_stride = gate_up_stride, .y_stride = mlp, .xtype = type,
+        .gate_up = {.x = normed, .w = a->gate_up, .bias = a->gate_up_bias, .y = gated, .rows = rows, .outs = mlp,
+                    .len = width, .x_stride = width, .w_stride = width, .y_stride = mlp, .xtype = type,
                     .wtype = type, .btype = type, .gated = 1},
-        .down = {.x = gated, .w = down, .bias = down_bias, .y = y, .rows = rows, .outs = width, .len = mlp,
-                 .x_stride = mlp, .w_stride = down_stride, .y_stride = width, .xtype = type, .wtype = type,
+        .down = {.x = gated, .w = a->down, .bias = a->down_bias, .y = a->y, .rows = rows, .outs = width, .len = mlp,
+                 .x_stride = mlp, .w_stride = mlp, .y_stride = width, .xtype = type, .wtype = type,
                  .btype = type}};
-    if (rows * width * (heads_width + 3 * mlp) < 65536) num_threads = 1;
     plan_product(&job.out, num_threads);
     plan_product(&job.gate_up, num_threads);
     plan_product(&job.down, num_threads);

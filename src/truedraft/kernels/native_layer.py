@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from struct import Struct
 
 import torch
 from torch import Tensor
@@ -16,35 +17,35 @@ from truedraft.kernels import reference_layer
 from truedraft.kernels.native_call import CODES, LONG_CALL, done, pointer
 from truedraft.kernels.ops import InputWeights, OutputWeights, SingleOps
 
+_INPUTS, _OUTPUTS = Struct("@22qd"), Struct("@17qd")  # inputs_args_t, outputs_args_t
+
 
 def bind_attention_inputs(
     free: ctypes.CDLL, held: ctypes.PyDLL, single: SingleOps
 ) -> Callable[[Tensor, Tensor | None, InputWeights, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]:
     """See kernels.ops.Ops."""
-    brief, lengthy = held.td_attention_inputs, free.td_attention_inputs
+    brief, lengthy, pack = held.td_attention_inputs, free.td_attention_inputs, _INPUTS.pack
 
     def attention_inputs(
         x_TD: Tensor, residual_TD: Tensor | None, weights: InputWeights, cos_TH: Tensor, sin_TH: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         norm_D, qkv_OD, bias_O, q_norm_H, k_norm_H, eps, heads, kv_heads, head_dim = weights
-        rows, width = x_TD.shape
-        outs = (heads + 2 * kv_heads) * head_dim
+        (rows, width), outs, dtype = x_TD.shape, (heads + 2 * kv_heads) * head_dim, x_TD.dtype
         assert qkv_OD.shape == (outs, width) and cos_TH.shape[0] == rows
-        plain = _is_plain(x_TD, residual_TD, norm_D, qkv_OD, bias_O, q_norm_H, k_norm_H)
+        plain = _is_plain(dtype, x_TD, residual_TD, norm_D, qkv_OD) and _is_plain(
+            dtype, bias_O, q_norm_H, k_norm_H
+        )
         if not (plain and _are_angles(cos_TH, sin_TH) and (q_norm_H is None) == (k_norm_H is None)):
             return reference_layer.attention_inputs(single, x_TD, residual_TD, weights, cos_TH, sin_TH)
         heads_TXH = x_TD.new_empty((rows, heads + 2 * kv_heads, head_dim))
         total_TD = x_TD if residual_TD is None else x_TD.new_empty((rows, width))
-        call = lengthy if rows * outs * width > LONG_CALL else brief
-        code = call(
-            x_TD.data_ptr(), x_TD.stride(0), pointer(residual_TD), width, CODES[x_TD.dtype],
-            norm_D.data_ptr(), eps, total_TD.data_ptr(), qkv_OD.data_ptr(), width, pointer(bias_O),
-            pointer(q_norm_H), pointer(k_norm_H),
-            cos_TH.data_ptr(), cos_TH.stride(0), sin_TH.data_ptr(), sin_TH.stride(0),
-            CODES[cos_TH.dtype], cos_TH.shape[1],
-            heads_TXH.data_ptr(), rows, width, heads, kv_heads, head_dim, torch.get_num_threads(),
+        packed = pack(
+            x_TD.data_ptr(), pointer(residual_TD), total_TD.data_ptr(), heads_TXH.data_ptr(),
+            norm_D.data_ptr(), qkv_OD.data_ptr(), pointer(bias_O), pointer(q_norm_H), pointer(k_norm_H),
+            cos_TH.data_ptr(), sin_TH.data_ptr(), cos_TH.stride(0), sin_TH.stride(0), CODES[cos_TH.dtype],
+            cos_TH.shape[1], CODES[dtype], rows, width, heads, kv_heads, head_dim, torch.get_num_threads(), eps,
         )  # fmt: skip
-        done(code)
+        done(lengthy(packed) if rows * outs * width > LONG_CALL else brief(packed))
         q_TNH, k_TKH, v_TKH = heads_TXH.split_with_sizes((heads, kv_heads, kv_heads), 1)
         return q_TNH, k_TKH, v_TKH, total_TD
 
@@ -55,36 +56,48 @@ def bind_attention_outputs(
     free: ctypes.CDLL, held: ctypes.PyDLL, single: SingleOps
 ) -> Callable[[Tensor, Tensor, OutputWeights], tuple[Tensor, Tensor]]:
     """See kernels.ops.Ops."""
-    brief, lengthy = held.td_attention_outputs, free.td_attention_outputs
+    brief, lengthy, pack = held.td_attention_outputs, free.td_attention_outputs, _OUTPUTS.pack
 
     def attention_outputs(
         o_TNH: Tensor, residual_TD: Tensor, weights: OutputWeights
     ) -> tuple[Tensor, Tensor]:
         out_DX, out_bias_D, norm_D, gate_up_2FD, gate_up_bias_2F, down_DF, down_bias_D, eps = weights
         (rows, width), heads_width, mlp = residual_TD.shape, out_DX.shape[1], down_DF.shape[1]
+        dtype = residual_TD.dtype
         assert out_DX.shape[0] == width and o_TNH.shape[1] * o_TNH.shape[2] == heads_width
         assert gate_up_2FD.shape == (2 * mlp, width) and down_DF.shape[0] == width
-        biases = (out_bias_D, gate_up_bias_2F, down_bias_D)
-        if not _is_plain(residual_TD, o_TNH, out_DX, norm_D, gate_up_2FD, down_DF, *biases):
+        plain = _is_plain(dtype, residual_TD, o_TNH, out_DX, norm_D) and _is_plain(
+            dtype, gate_up_2FD, down_DF, out_bias_D
+        )
+        if not (plain and _is_plain(dtype, gate_up_bias_2F, down_bias_D)):
             return reference_layer.attention_outputs(single, o_TNH, residual_TD, weights)
         total_TD, y_TD = residual_TD.new_empty((rows, width)), residual_TD.new_empty((rows, width))
-        call = lengthy if rows * width * (heads_width + 3 * mlp) > LONG_CALL else brief
-        code = call(
-            o_TNH.data_ptr(), heads_width, residual_TD.data_ptr(), width, CODES[o_TNH.dtype],
-            out_DX.data_ptr(), heads_width, pointer(out_bias_D), norm_D.data_ptr(), eps,
-            gate_up_2FD.data_ptr(), width, pointer(gate_up_bias_2F), down_DF.data_ptr(), mlp, pointer(down_bias_D),
-            total_TD.data_ptr(), y_TD.data_ptr(), rows, heads_width, width, mlp, torch.get_num_threads(),
+        packed = pack(
+            o_TNH.data_ptr(), residual_TD.data_ptr(), total_TD.data_ptr(), y_TD.data_ptr(),
+            out_DX.data_ptr(), pointer(out_bias_D), norm_D.data_ptr(), gate_up_2FD.data_ptr(),
+            pointer(gate_up_bias_2F), down_DF.data_ptr(), pointer(down_bias_D),
+            CODES[dtype], rows, heads_width, width, mlp, torch.get_num_threads(), eps,
         )  # fmt: skip
-        done(code)
+        done(lengthy(packed) if rows * width * (heads_width + 3 * mlp) > LONG_CALL else brief(packed))
         return y_TD, total_TD
 
     return attention_outputs
 
 
-def _is_plain(x_TD: Tensor, *others: Tensor | None) -> bool:
-    """Whether all are contiguous and of one type."""
-    dtype = x_TD.dtype
-    return x_TD.is_contiguous() and all(y is None or (y.dtype == dtype and y.is_contiguous()) for y in others)
+def _is_plain(
+    dtype: torch.dtype,
+    a: Tensor | None,
+    b: Tensor | None = None,
+    c: Tensor | None = None,
+    d: Tensor | None = None,
+) -> bool:
+    """Whether all are contiguous and of this type. Written out: it runs some hundred times a pass."""
+    return (
+        (a is None or (a.dtype is dtype and a.is_contiguous()))
+        and (b is None or (b.dtype is dtype and b.is_contiguous()))
+        and (c is None or (c.dtype is dtype and c.is_contiguous()))
+        and (d is None or (d.dtype is dtype and d.is_contiguous()))
+    )
 
 
 def _are_angles(cos_TH: Tensor, sin_TH: Tensor) -> bool:
