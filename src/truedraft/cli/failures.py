@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from truedraft.cli.exit_codes import UNEXPECTED, WRONG_USE, exit_code_of
+from truedraft.cli.output import printable
 from truedraft.config.paths import cache_dir
 from truedraft.errors import CapacityError, TruedraftError
 
@@ -78,7 +79,7 @@ def _print_error(error: TruedraftError) -> None:
         lines.append(f"  allowed: {error.allowed}")
     if error.remedy is not None:
         lines.append(f"  what to do: {error.remedy}")
-    print("\n".join(lines), file=sys.stderr)
+    print(printable("\n".join(lines)), file=sys.stderr)
 
 
 def _one_line(error: BaseException, limit: int = 160) -> str:

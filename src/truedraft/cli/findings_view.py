@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TextIO
 
+from truedraft.cli.output import printable
 from truedraft.contract.finding import Finding, Severity
 
 _ORDER = (Severity.FAIL, Severity.WARN, Severity.INFO)
@@ -29,13 +30,12 @@ def findings_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 def print_findings(findings: Iterable[Finding], *, file: TextIO) -> None:
     """A block a finding, worst first: what, the values that show it, why, and what to do."""
     for one in worst_first(findings):
-        print(f"{one.severity.value.upper()}  {one.title}  [{one.rule}]", file=file)
-        for line in one.evidence:
-            print(f"      seen:   {line}", file=file)
-        print(f"      cause:  {one.cause}", file=file)
-        print(f"      remedy: {one.remedy}", file=file)
+        lines = [f"{one.severity.value.upper()}  {one.title}  [{one.rule}]"]
+        lines += [f"      seen:   {line}" for line in one.evidence]
+        lines += [f"      cause:  {one.cause}", f"      remedy: {one.remedy}"]
         if one.report:
-            print(f"      report: {one.report}", file=file)
+            lines.append(f"      report: {one.report}")
+        print(printable("\n".join(lines)), file=file)  # a config must not drive the terminal
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
