@@ -91,7 +91,7 @@ def run_recovery(wanted: Wanted, *, say: Say, bar: bool) -> Done:
         with _timed(seconds, "answers"):
             texts = _texts(target, calibration, wanted, ops, device, cache, on_progress)
         with _timed(seconds, "states"):
-            states_TX = capture_states(
+            states = capture_states(
                 target,
                 texts,
                 ops=ops,
@@ -101,7 +101,7 @@ def run_recovery(wanted: Wanted, *, say: Say, bar: bool) -> Done:
             )
         with _timed(seconds, "search"):
             found = recover(
-                start, drafter, target, texts, states_TX, special_ids=special_ids, on_progress=on_progress
+                start, drafter, target, texts, states, special_ids=special_ids, on_progress=on_progress
             )
     say(", ".join(f"{stage} {format_s(taken)}" for stage, taken in seconds.items()))
     return Done(reading, start, found, corrected_config(reading, start, found), seconds)

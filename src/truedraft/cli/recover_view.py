@@ -12,7 +12,7 @@ from truedraft.recovery.verdict import Interval, Row
 def print_recovery(done: Done, written: Path | None) -> None:
     """The table on stdout, then what to do with it."""
     found = done.found
-    cells = [("what", "declared", "best", "verdict", "against", "Δ loss", "Δ τ")]
+    cells: list[tuple[str, ...]] = [("what", "declared", "best", "verdict", "against", "Δ loss", "Δ τ")]
     cells += [_cells(row) for row in found.rows]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     for line in cells:

@@ -40,16 +40,7 @@ def aspects(space: Space, start: Candidate) -> list[Aspect]:
         return Aspect(name, field, lambda candidate: getattr(candidate, field), put, options)
 
     by_name = {dimension.name: dimension.options for dimension in space.dimensions(start)}
-    slots = [
-        Aspect(
-            f"capture layer, slot {slot}",
-            "capture_layers",
-            lambda candidate, slot=slot: candidate.capture_layers[slot],
-            lambda candidate, value, slot=slot: candidate.with_layer(slot, value),
-            by_name[f"capture_layers[{slot}]"],
-        )
-        for slot in range(len(start.capture_layers))
-    ]
+    slots = [_slot(slot, by_name[f"capture_layers[{slot}]"]) for slot in range(len(start.capture_layers))]
     return [
         *slots,
         plain("mask token", "mask_token_id", space.with_masks),
@@ -61,6 +52,16 @@ def aspects(space: Space, start: Candidate) -> list[Aspect]:
         plain("rope interleaved", "interleaved", by_name["rope style"]),
         plain("embedding scale", "embedding_scale", space.with_scales),
     ]
+
+
+def _slot(slot: int, options: Callable[[Candidate], list[Candidate]]) -> Aspect:
+    return Aspect(
+        f"capture layer, slot {slot}",
+        "capture_layers",
+        lambda candidate: candidate.capture_layers[slot],
+        lambda candidate, value: candidate.with_layer(slot, value),
+        options,
+    )
 
 
 class Judge:

@@ -17,6 +17,7 @@ Loss = Callable[[Candidate, int], Mapping[int, float]]
 """(candidate, level) → mean log-loss by text; level 0 is quick, level 1 is closer."""
 
 MAX_ROUNDS = 4
+REVISITED = 8  # values of a long dimension that later rounds look at again: the best of the last round
 KEPT = 3  # of a dimension, for the closer look
 MARGIN = 0.002  # nats that another candidate must be better by, and by more than one standard error
 
@@ -29,6 +30,7 @@ class Search:
         self._known: dict[tuple[Candidate, int], Mapping[int, float]] = {}
         self._on_step = on_step
         self._total = 0
+        self._promising: dict[str, list[int]] = {}  # dimension → places of its best options
 
     @property
     def num_measured(self) -> int:
@@ -61,13 +63,24 @@ class Search:
         """→ where no dimension gives anything better any more, or after MAX_ROUNDS rounds."""
         held = starts[0]
         sizes = sum(len(dimension.options(held)) + KEPT for dimension in dimensions)
-        self._total = len(starts) + 2 * sizes
+        self._total = len(starts) + sizes + sizes // 2
         held = self.best(held, starts)
         for _ in range(MAX_ROUNDS):
             before = held
             for dimension in dimensions:
-                held = self.best(held, dimension.options(held))
+                held = self.best(held, self._options(dimension, held))
             if held == before:
                 break
-            self._total = max(self._total, len(self._known) + sizes)
+            self._total = max(self._total, len(self._known) + sizes // 2)
         return held
+
+    def _options(self, dimension: Dimension, held: Candidate) -> list[Candidate]:
+        """All at first; of a long dimension, later, those that were best last time."""
+        options = dimension.options(held)
+        if not dimension.ordered or len(options) <= REVISITED:
+            return options
+        if dimension.name in self._promising:
+            return [options[place] for place in self._promising[dimension.name]]
+        ranked = sorted(range(len(options)), key=lambda place: self.loss(options[place], 0))
+        self._promising[dimension.name] = ranked[:REVISITED]
+        return options

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import TypeVar
 
@@ -20,10 +21,14 @@ MIN_WINDOW = 16
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One value: `options` gives the candidates that differ from the given one in it (itself among them)."""
+    """One value: `options` gives the candidates that differ from the given one in it (itself among them).
+
+    `ordered`: the options stand for the same values, in the same order, whatever candidate is given.
+    """
 
     name: str
     options: Callable[[Candidate], list[Candidate]]
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class Space:
     def dimensions(self, start: Candidate) -> tuple[Dimension, ...]:
         """In the order of sensitivity: what blinds all the others comes first."""
         slots = [
-            Dimension(f"capture_layers[{slot}]", lambda c, slot=slot: self.layers(c, slot))
+            Dimension(f"capture_layers[{slot}]", partial(self.layers, slot), ordered=True)
             for slot in range(len(start.capture_layers))
         ]
         return (
@@ -57,7 +62,7 @@ class Space:
             Dimension("embedding_scale", self.with_scales),
         )
 
-    def layers(self, candidate: Candidate, slot: int) -> list[Candidate]:
+    def layers(self, slot: int, candidate: Candidate) -> list[Candidate]:
         return [candidate.with_layer(slot, layer) for layer in range(-1, self.num_target_layers)]
 
     def with_masks(self, candidate: Candidate) -> list[Candidate]:

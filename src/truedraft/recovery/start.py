@@ -44,9 +44,8 @@ def find_start(reading: DrafterReading, target: TargetSpec, special_ids: Iterabl
     causal = values.get("causal")
     if causal is None or len(causal) != num_layers:
         causal = causal_by_type(windows)
-    declared = values.get("capture_layers")
-    fits = declared is not None and len(declared) == num_slots
-    fits = fits and all(-1 <= layer < target.num_layers for layer in declared)
+    declared: tuple[int, ...] = values.get("capture_layers") or ()
+    fits = len(declared) == num_slots and all(-1 <= layer < target.num_layers for layer in declared)
     candidate = Candidate(
         capture_layers=declared if fits else _usual_layers(known, target, num_slots),
         mask_token_id=_mask(values, known, target, special_ids),

@@ -66,14 +66,11 @@ def build_sample(
         groups.append(Group(len(rows) - num_context, len(rows), where))
         flat.extend(chosen)
         owners.extend([index] * len(chosen))
-    long = {"dtype": torch.int64, "device": device}
-    return Sample(
-        torch.tensor(rows, **long),
-        torch.tensor(positions, **long),
-        tuple(groups),
-        torch.tensor(flat, **long),
-        torch.tensor(owners, **long),
-    )
+
+    def long(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=device)
+
+    return Sample(long(rows), long(positions), tuple(groups), long(flat), long(owners))
 
 
 def draw_anchors(
