@@ -61,7 +61,8 @@ CANDIDATES: tuple[Candidate, ...] = (
         "backend",
         "The drafter's attention backend computes something else",
         {"dead": 1.5},
-        'Set "attention_backend": "FLASH_ATTN" and "kv_cache_dtype": "bfloat16" in the speculative config',
+        'vLLM: "attention_backend": "FLASH_ATTN", "kv_cache_dtype": "bfloat16" in the speculative config; '
+        "SGLang: --speculative-draft-attention-backend, --speculative-draft-kv-cache-dtype bf16",
         ("backend.",),
         ("backend.",),
     ),
@@ -148,7 +149,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate(
         "restored",
         "Prefixes from the cache bring no context for the drafter",
-        {"fell_with_context": 1.0, "fell": 1.5},
+        {"fell_with_context": 1.0, "fell": 1.5, "fell_after_hit": 4.0},
         "Send one long prompt twice: compare acceptance cold and warm",
         ("hybrid.",),
         look=looks.restored,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from truedraft.contract.finding import Finding
 from truedraft.diagnosis.acceptance import (
-    MIN_ROUNDS,
     AcceptanceFacts,
     AcceptanceVerdict,
     add_windows,
@@ -18,21 +17,21 @@ from truedraft.diagnosis.acceptance import (
 from truedraft.diagnosis.bench import BenchFacts
 from truedraft.diagnosis.command import parse_command
 from truedraft.diagnosis.facts import Engine, RunFacts
+from truedraft.diagnosis.fall import Fall, fall_over_readings, fall_over_windows
 from truedraft.diagnosis.intake import Intake
-from truedraft.diagnosis.log_windows import Window, by_context
+from truedraft.diagnosis.log_windows import Window
 from truedraft.diagnosis.logs import LogFacts
 from truedraft.diagnosis.metrics import MetricsFacts, difference
 from truedraft.errors import ConfigError
 
 _ENGINES: dict[str | None, Engine] = {"vllm": "vllm", "sglang": "sglang"}
-FELL = 0.6  # a later window below this share of the first is a fall
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Everything known. `metrics` is the difference of two readings where there are two.
 
-    `discarded`: windows that contradict themselves. `fall`: how acceptance fell, in words.
+    `discarded`: windows that contradict themselves. `fall`: how acceptance fell.
     `findings` are those of the configs (none where `capture_layers` and `has_configs` say so).
     """
 
@@ -44,8 +43,7 @@ class Evidence:
     metrics: MetricsFacts | None = None
     benches: tuple[BenchFacts, ...] = ()
     discarded: int = 0
-    fall: str | None = None
-    fell_with_context: bool = False
+    fall: Fall | None = None
     findings: tuple[Finding, ...] = ()
     has_configs: bool = False
     capture_layers: tuple[int, ...] | None = None
@@ -94,7 +92,6 @@ def gather(
     if facts is not None:
         facts = dataclasses.replace(facts, target_only_broken=target_only_broken)
         verdict = judge_acceptance(facts)
-    fall, with_context = _fall(sound)
     return Evidence(
         log=intake.log,
         run=run,
@@ -104,8 +101,7 @@ def gather(
         metrics=metrics,
         benches=intake.benches,
         discarded=len(windows) - len(sound),
-        fall=fall,
-        fell_with_context=with_context,
+        fall=fall_over_readings(intake.metrics) or fall_over_windows(sound),
         findings=tuple(findings),
         has_configs=has_configs,
         capture_layers=capture_layers,
@@ -134,26 +130,3 @@ def _acceptance(
         return totals[-1], "the log's totals"
     added = add_windows(window.acceptance for window in windows)
     return (None, None) if added is None else (added, f"{len(windows)} of the log's lines")
-
-
-def _fall(windows: Sequence[Window]) -> tuple[str | None, bool]:
-    """→ how acceptance fell over context or time, and whether it was over context."""
-    found = tuple(window for window in windows if not window.is_total)
-    buckets = [(edge, tau) for edge, tau, count in by_context(found) if count >= 3]
-    if len(buckets) >= 2:
-        best = buckets[0]
-        for edge, tau in buckets[1:]:
-            if tau - 1 < FELL * (best[1] - 1):
-                return f"τ {best[1]:.2f} up to {best[0]:,} tokens of context, {tau:.2f} up to {edge:,}", True
-    third = len(found) // 3
-    if third:
-        first, last = (add_windows(w.acceptance for w in part) for part in (found[:third], found[-third:]))
-        if first is not None and last is not None and _enough(first, third) and _enough(last, third):
-            before, after = first.mean_committed, last.mean_committed
-            if before is not None and after is not None and after - 1 < FELL * (before - 1):
-                return f"τ {before:.2f} in the first third of the log, {after:.2f} in the last", False
-    return None, False
-
-
-def _enough(facts: AcceptanceFacts, num_windows: int) -> bool:
-    return num_windows >= 10 if facts.num_rounds is None else facts.num_rounds >= MIN_ROUNDS

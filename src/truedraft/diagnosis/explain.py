@@ -35,7 +35,9 @@ class Diagnosis:
 def explain(evidence: Evidence) -> Diagnosis:
     """→ the diagnosis; "unknown" where the sources do not carry one."""
     state, headline = _state(evidence)
-    causes = [*_printed(evidence), *_by_pattern(evidence, state), *_foreseen(evidence, state)]
+    causes = [*_printed(evidence), *_by_pattern(evidence, state)]
+    named = {rule for cause in causes for rule in cause.rules if cause.evidence_for}
+    causes += [cause for cause in _foreseen(evidence, state) if not named & set(cause.rules)]
     seen: dict[str, Cause] = {}
     for cause in sorted(causes, key=lambda one: -one.weight):
         seen.setdefault(cause.id, cause)
@@ -77,9 +79,7 @@ def _of_acceptance(evidence: Evidence, kind: str, title: str) -> tuple[str, str]
         "not_speculation",
         "dead",
     ):
-        return (
-            "fell_with_context" if evidence.fell_with_context else "fell"
-        ), f"Acceptance fell: {evidence.fall}"
+        return evidence.fall.state, f"Acceptance fell: {evidence.fall.said}"
     ratio = speed_up(evidence.benches)
     if ratio is not None and ratio[0] < WORTH_IT and kind in ("healthy", "decays", "poor_match"):
         return "slow", f"{title}, and it is still {ratio[0]:.2f} times plain decoding"

@@ -53,8 +53,8 @@ ANY_PHASE = re.compile(
 
 VERSIONS: dict[str, re.Pattern[str]] = {
     "vllm": re.compile(
-        r"(?:vLLM API server version|LLM engine \(v|vllm[ =/]+v?|vLLM version:?)\s*(\d+\.\d+[\w.+]*)"
+        r"(?:vLLM API server version|LLM engine \(v|vllm[ =/]+v?|vLLM [Vv]ersion:?)\s*(\d+\.\d+[\w.+]*)"
     ),
-    "sglang": re.compile(r"sglang[ =/]+v?(\d+\.\d+\.\d+[\w.+]*)", re.IGNORECASE),
+    "sglang": re.compile(r"sglang[ =/:]+v?(\d+\.\d+\.\d+[\w.+]*)", re.IGNORECASE),
     "llama.cpp": re.compile(r"\bbuild: (\d{3,6}) \([0-9a-f]{6,}\)|\bversion: (\d{3,6}) \([0-9a-f]{6,}\)"),
 }

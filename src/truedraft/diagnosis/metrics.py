@@ -32,6 +32,8 @@ COUNTERS: dict[str, tuple[str, ...]] = {
         "truedraft_generation_tokens",
         "llamacpp:tokens_predicted",
     ),
+    "prompt_tokens": ("vllm:prompt_tokens", "sglang:prompt_tokens", "truedraft_prompt_tokens"),
+    "requests": ("vllm:request_success", "sglang:num_requests", "truedraft_requests"),
     "cache_queries": ("vllm:prefix_cache_queries",),
     "cache_hits": ("vllm:prefix_cache_hits",),
     "preemptions": ("vllm:num_preemptions", "truedraft_preemptions"),

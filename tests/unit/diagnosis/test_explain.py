@@ -134,6 +134,44 @@ def test_acceptance_that_fell_over_time() -> None:
     assert found.state == "fell" and ids(found)[0] == "workload" and "restored" in ids(found)
 
 
+def readings(*stretches: dict[str, float]) -> list[str]:
+    """/metrics texts whose differences are these stretches; `first`, `second`: kept by position."""
+    texts, sums = (
+        [],
+        dict.fromkeys(("rounds", "first", "second", "prompt", "requests", "queries", "hits"), 0.0),
+    )
+    for stretch in ({}, *stretches):
+        for name, value in stretch.items():
+            sums[name] += value
+        more = {
+            "prompt_tokens_total": sums["prompt"],
+            "request_success_total": sums["requests"],
+            "prefix_cache_queries_total": sums["queries"],
+            "prefix_cache_hits_total": sums["hits"],
+        }
+        kept = (sums["first"], sums["second"])
+        texts.append(vllm_metrics(sums["rounds"], kept, generated=sums["rounds"] * 2, width=2, **more))
+    return texts
+
+
+GOOD = {"rounds": 500.0, "first": 450.0, "second": 400.0, "requests": 10.0}
+BAD = {"rounds": 500.0, "first": 150.0, "second": 50.0, "requests": 10.0}
+
+
+def test_good_cold_and_bad_after_a_cache_hit() -> None:
+    cold = GOOD | {"prompt": 10_000.0, "queries": 10_000.0}
+    warm = BAD | {"prompt": 10_000.0, "queries": 10_000.0, "hits": 9_000.0}
+    found = diagnosis_of(*readings(cold, warm))
+    assert found.state == "fell_after_hit" and ids(found)[0] == "restored" and "90% did" in found.headline
+
+
+def test_good_short_and_bad_long() -> None:
+    found = diagnosis_of(*readings(GOOD | {"prompt": 5_000.0}, BAD | {"prompt": 80_000.0}))
+    assert found.state == "fell_with_context" and ids(found)[0] == "window"
+    assert "prompts of 500 tokens, 1.40 with 8,000" in found.headline
+    assert diagnosis_of(*readings(GOOD | {"prompt": 5_000.0}, GOOD | {"prompt": 80_000.0})).state == "healthy"
+
+
 def test_good_acceptance_and_no_speed() -> None:
     fast = BENCH | SPEC | {"max_concurrency": 32}
     plain = BENCH | {"max_concurrency": 32, "output_throughput": 120.0}

@@ -116,9 +116,7 @@ def test_sglang_by_context_length() -> None:
             f"accept rate: 0.21, cuda graph: True, gen throughput (token/s): 93.10, #queue-req: 0"
         )
     found = gather(sorted_texts("\n".join(lines)), RunFacts(engine="sglang", version=(0, 5, 23)))
-    assert (
-        found.fell_with_context and found.fall is not None and "up to 1,024 tokens of context" in found.fall
-    )
+    assert found.fall is not None and "up to 1,024 tokens of context" in found.fall.said
     diagnosis = explain(found)
     assert diagnosis.state == "fell_with_context" and diagnosis.causes[0].id == "window"
 
