@@ -79,9 +79,12 @@ class Head:
     def _shortlist(self, texts: Sequence[Text]) -> Tensor:
         used = torch.tensor(sorted({token for text in texts for token in text.token_ids}))
         used = self._of_target_V.cpu()[used]
-        spare = max(0, min(_SHORTLIST, self._num_rows) - len(used))
-        others = torch.randperm(self._num_rows, generator=torch.Generator().manual_seed(0))[:spare]
-        return torch.unique(torch.cat((used[used >= 0], others)))
+        is_listed_V = torch.zeros(self._num_rows, dtype=torch.bool)
+        is_listed_V[used[used >= 0]] = True
+        order_V = torch.randperm(self._num_rows, generator=torch.Generator().manual_seed(0))
+        others = order_V[~is_listed_V[order_V]][: max(0, _SHORTLIST - int(is_listed_V.sum()))]
+        is_listed_V[others] = True
+        return is_listed_V.nonzero().flatten()
 
 
 def _losses(logits_RV: Tensor, labels_RJ: Tensor, known_RJ: Tensor) -> Tensor:
