@@ -1,4 +1,4 @@
-"""`python -m truedraft.cli.docs [FOLDER]`: one Markdown page a command, from the commands' own help."""
+"""`python -m truedraft.cli.docs [FOLDER]`: a Markdown page a command from its own help, and the page of rules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer.main
 
 from truedraft.cli.exit_codes import MEANINGS
 from truedraft.cli.main import COMMANDS, build_app
+from truedraft.diagnosis.render import rules_markdown
 
 DEFAULT_FOLDER = Path("docs/commands")
 _NOTE = "<!-- generated: python -m truedraft.cli.docs -->"
@@ -108,6 +109,16 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+def write_rules(file: Path) -> list[Path]:
+    """Write the page of rules; → it, where it changed."""
+    text = rules_markdown()
+    if file.exists() and file.read_text(encoding="utf-8") == text:
+        return []
+    file.write_text(text, encoding="utf-8")
+    return [file]
+
+
 if __name__ == "__main__":
-    for changed_file in write_pages(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_FOLDER):
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_FOLDER
+    for changed_file in (*write_pages(target), *write_rules(target.parent / "rules.md")):
         print(f"wrote {changed_file}")

@@ -18,7 +18,10 @@ from truedraft.diagnosis.facts import Engine, GpuFacts, RunFacts, parse_version
 from truedraft.errors import ConfigError
 
 ENGINES: tuple[str, ...] = get_args(Engine)
-PACKAGES = ("vllm", "vllm-ascend", "sglang", "torch", "transformers", "flashinfer-python", "flash-attn")
+PACKAGES = (
+    *("vllm", "vllm-ascend", "sglang", "torch", "transformers", "flashinfer-python", "flash-attn"),
+    *("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
+)
 MODULES = ("flash_attn", "flash_attn.ops")
 VARIABLES = ("VLLM_", "SGLANG_", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 PROBE_S = 60.0
@@ -122,12 +125,14 @@ def read_gpu() -> GpuFacts | None:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         name = pynvml.nvmlDeviceGetName(handle)
+        driver = pynvml.nvmlSystemGetDriverVersion()
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
         return GpuFacts(
             name=name.decode() if isinstance(name, bytes) else str(name),
             memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
             compute_capability=(int(major), int(minor)),
             count=int(pynvml.nvmlDeviceGetCount()),
+            driver=driver.decode() if isinstance(driver, bytes) else str(driver),
         )
     except pynvml.NVMLError:
         return None

@@ -16,12 +16,13 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One kind of accelerator. `compute_capability` (9, 0) is Hopper."""
+    """One kind of accelerator. `compute_capability` (9, 0) is Hopper; `driver` like "580.65.06"."""
 
     name: str
     memory_bytes: int
     compute_capability: tuple[int, int] | None = None
     count: int = 1
+    driver: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,8 +118,10 @@ def test_a_gpu_is_read_through_the_driver(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCudaComputeCapability", lambda _: (9, 0))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda _: type("M", (), {"total": 150})())
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "580.65.06")
     gpu = read_gpu()
-    assert gpu is not None and (gpu.name, gpu.memory_bytes, gpu.compute_capability, gpu.count) == (
+    assert gpu is not None and gpu.driver == "580.65.06"
+    assert (gpu.name, gpu.memory_bytes, gpu.compute_capability, gpu.count) == (
         "NVIDIA H200",
         150,
         (9, 0),

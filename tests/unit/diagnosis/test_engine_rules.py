@@ -166,6 +166,17 @@ OTHERS = (
         vllm(0, 33, packages={"vllm": "0.32.0"}),
         vllm(0, 33, packages={"vllm": "0.33.1"}),
     ),
+    run_pair(
+        "env.old_driver",
+        vllm(
+            packages={"nvidia-cuda-runtime": "13.0.96"},
+            gpu=GpuFacts("H100", 80 * 2**30, (9, 0), 1, "570.86.15"),
+        ),
+        vllm(
+            packages={"nvidia-cuda-runtime": "13.0.96"},
+            gpu=GpuFacts("H100", 80 * 2**30, (9, 0), 1, "580.65.06"),
+        ),
+    ),
     run_pair("env.unknown_version", vllm(), vllm(0, 33)),
     run_pair("env.rebuilt", vllm(packages={"vllm": "0.19.1rc1"}), vllm(packages={"vllm": "0.33.0"})),
     run_pair("memory.too_large", RunFacts(gpu=GpuFacts("tiny", 100_000)), RunFacts(gpu=H100)),

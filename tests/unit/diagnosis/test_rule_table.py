@@ -85,5 +85,5 @@ def test_reference_formula() -> None:
 
 def test_the_page_of_rules_is_current() -> None:
     page = Path(__file__).parents[3] / "docs" / "rules.md"
-    assert page.read_text(encoding="utf-8") == rules_markdown(), "write it again: see diagnosis/render.py"
+    assert page.read_text(encoding="utf-8") == rules_markdown(), "run `make docs`"
     assert [entry["id"] for entry in rules_json()] == [rule.id for rule in RULES]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from truedraft.diagnosis.facts import PairFacts, Version, parse_version, show_version
 from truedraft.diagnosis.rule import FAIL, INFO, WARN, Rule
 
@@ -24,6 +26,8 @@ SGLANG_PINS: tuple[tuple[Version, Version, Version], ...] = (
     ((0, 5, 15), (2, 11, 0), (5, 12, 1)),
     ((0, 5, 11), (2, 11, 0), (5, 6, 0)),
 )
+# CUDA runtime (major) → the oldest driver that runs it (CUDA's table of minor version compatibility).
+OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 
 
 def _package(facts: PairFacts, name: str) -> Version | None:
@@ -34,6 +38,23 @@ def _package(facts: PairFacts, name: str) -> Version | None:
 def _vllm_pins(facts: PairFacts) -> tuple[Version, Version, Version, Version] | None:
     version = facts.run.version
     return None if version is None else next((pins for pins in VLLM_PINS if version >= pins[0]), None)
+
+
+def _cuda_major(facts: PairFacts) -> tuple[int, str] | None:
+    """→ CUDA's major version that torch brings, and where that is said."""
+    for name in ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"):
+        if (version := _package(facts, name)) is not None:
+            return version[0], f"{name} {facts.run.packages[name]}"
+    found = re.search(r"\+cu(\d\d)\d", facts.run.packages.get("torch", ""))
+    return None if found is None else (int(found[1]), f"torch {facts.run.packages['torch']}")
+
+
+def old_driver(facts: PairFacts) -> tuple[str, ...]:
+    cuda, said = _cuda_major(facts), None if facts.run.gpu is None else facts.run.gpu.driver
+    driver = None if said is None else parse_version(said)
+    if cuda is None or driver is None or driver[0] >= OLDEST_DRIVER.get(cuda[0], 0):
+        return ()
+    return f"driver {said}", cuda[1], f"CUDA {cuda[0]} needs a driver of {OLDEST_DRIVER[cuda[0]]} or newer"
 
 
 def flash_attn_namespace(facts: PairFacts) -> tuple[str, ...]:
@@ -167,6 +188,14 @@ RULES = (
         "Install SGLang into an environment of its own",
         None,
         ("sglang",),
+    ),
+    Rule(
+        "env.old_driver",
+        FAIL,
+        "The GPU's driver is too old for this torch",
+        old_driver,
+        "torch brings a CUDA runtime that this driver cannot run: it fails, or finds no GPU",
+        "Update the driver, or install a torch that is built for an older CUDA",
     ),
     Rule(
         "env.both_engines",
