@@ -126,14 +126,28 @@ def _by_pattern(evidence: Evidence, state: str) -> list[Cause]:
     if state in ("failed", "healthy", "unknown", "foreseen"):
         return []
     found = [
-        _weigh(one, evidence, one.patterns[state])
+        _weigh(one, evidence, one.patterns[state], _pattern(evidence, state))
         for one in (*CANDIDATES, *SPEED, *OFF, *HANG, *BROKEN_TARGET)
         if state in one.patterns
     ]
     return [cause for cause in found if cause.weight > 0]
 
 
-def _weigh(candidate: Candidate, evidence: Evidence, weight: float) -> Cause:
+def _pattern(evidence: Evidence, state: str) -> tuple[str, ...]:
+    """→ the figures that the pattern consists of, for acceptance; other states say it in the headline."""
+    facts = evidence.acceptance
+    if facts is None or evidence.verdict is None or state in ("off", "hanging", "stopped"):
+        return ()
+    if evidence.fall is not None and state == evidence.fall.state:
+        return (evidence.fall.said,)
+    rates, tau = facts.by_position, facts.mean_committed
+    shown = "" if tau is None else f"τ {tau:.2f}"
+    if rates:
+        shown += f"{', ' if shown else ''}position 0 at {rates[0]:.3f}, the last at {rates[-1]:.3f}"
+    return (shown,) if shown else ()
+
+
+def _weigh(candidate: Candidate, evidence: Evidence, weight: float, pattern: tuple[str, ...]) -> Cause:
     speaks_for: list[str] = []
     against: list[str] = []
     rules: list[str] = []
@@ -156,7 +170,7 @@ def _weigh(candidate: Candidate, evidence: Evidence, weight: float) -> Cause:
         candidate.id,
         candidate.title,
         weight,
-        tuple(speaks_for),
+        (*speaks_for, *pattern),
         tuple(against),
         candidate.next_step,
         tuple(rules),
@@ -175,14 +189,14 @@ def _foreseen(evidence: Evidence, state: str) -> list[Cause]:
     if state == "healthy":
         return []
     fails = [finding for finding in evidence.findings if finding.severity is Severity.FAIL]
-    return [_of_finding(finding) for finding in fails]
+    return [_of_finding(finding, 6.0 if state == "foreseen" else 4.0) for finding in fails]
 
 
-def _of_finding(finding: Finding) -> Cause:
+def _of_finding(finding: Finding, weight: float) -> Cause:
     return Cause(
         f"rule.{finding.rule}",
         finding.title,
-        4.0,
+        weight,
         finding.evidence,
         (),
         finding.remedy,
@@ -198,7 +212,7 @@ def _unknown(evidence: Evidence, state: str) -> tuple[str, ...]:
         found.append(f"this error is not known here{place}: {log.unexplained[:300]}")
     if evidence.run.version is None and evidence.run.engine != "local":
         found.append("the engine's release: add --engine-version, or the log's first lines")
-    if evidence.acceptance is None and state not in ("failed", "off", "hanging"):
+    if evidence.acceptance is None and state not in ("failed", "off", "hanging", "stopped", "foreseen"):
         found.append("acceptance: bring /metrics read twice, some requests apart")
     elif metrics is not None and not metrics.is_delta and metrics.speculates:
         found.append("only one reading of /metrics: it mixes all traffic since the start; bring two")
