@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from truedraft.kernels.native import native_ops
-from truedraft.kernels.ops import Ops
+from truedraft.kernels.ops import InputWeights, Ops, OutputWeights
 from truedraft.kernels.reference import torch_ops
+from truedraft.kernels.reference_layer import composed
 
 SHAPES = {
     "qkv": (960, 576),
@@ -68,6 +69,32 @@ def measure(
     return times
 
 
+def time_layers(ops: Ops, dtype: torch.dtype, rows: int, seconds: float) -> float:
+    """Seconds of a layer without its attention: both halves, 30 layers' weights in turn, best of sweeps."""
+    shapes = [SHAPES[name] for name in TARGET_SHAPES]
+    layers = [[torch.full(shape, 0.01, dtype=dtype) for shape in shapes] for _ in range(TARGET_LAYERS)]
+    norm_D, x_TD = torch.ones(576, dtype=dtype), torch.randn(rows, 576).to(dtype)
+    cos_TH = torch.ones(rows, 64, dtype=dtype)
+    best_s, began = float("inf"), time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        start = time.perf_counter()
+        for qkv, out, gate_up, down in layers:
+            inputs = InputWeights(norm_D, qkv, None, None, None, 1e-5, 9, 3, 64)
+            q_TNH, _, _, residual_TD = ops.attention_inputs(x_TD, x_TD, inputs, cos_TH, cos_TH)
+            outputs = OutputWeights(out, None, norm_D, gate_up, None, down, None, 1e-5)
+            ops.attention_outputs(q_TNH.contiguous(), residual_TD, outputs)
+        best_s = min(best_s, (time.perf_counter() - start) / len(layers))
+    return best_s
+
+
+def compare_layers(native: Ops, rows_list: list[int], seconds: float) -> None:
+    """Prints a layer as two fused calls beside the same as single operations."""
+    print("\nA layer of the demo target without attention, bfloat16, ms by rows:")
+    for label, ops in (("native, fused", native), ("native, single", composed(native))):
+        times = [time_layers(ops, torch.bfloat16, rows, seconds) for rows in rows_list]
+        print(f"{label:18}" + "".join(f"{cost_s * 1e3:9.3f}" for cost_s in times))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -93,6 +120,8 @@ def main() -> None:
             r: sum(times[s][r] for s in TARGET_SHAPES) * TARGET_LAYERS + times["head"][r] for r in rows_list
         }
         print(f"{label:18}" + "".join(f"{cost_s * 1e3:9.1f}" for cost_s in sums.values()))
+    if build.ops is not None:
+        compare_layers(build.ops, rows_list, options.seconds)
 
 
 if __name__ == "__main__":

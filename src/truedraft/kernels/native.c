@@ -7,7 +7,8 @@
  *    number of rows, tiles, spans or threads. Tiles differ only in how many such sequences run side
  *    by side. So no reduction is ever left to the compiler's vectoriser.
  *
- * Without a matching libgomp at link time: GOMP_parallel comes from the copy that torch has loaded.
+ * Without a matching libgomp at link time: GOMP_parallel and GOMP_barrier come from the copy that torch has
+ * loaded.
  */
 #include "native_vec.c"
 #include "native_pool.c"

@@ -26,7 +26,7 @@ _SIGNATURES = {
 CODES = {torch.float32: 0, torch.bfloat16: 1}
 # A call that may take longer than about a millisecond lets other Python threads run; shorter ones
 # keep the interpreter lock, which could take 5 ms to come back.
-LONG_CALL = 20_000_000  # multiply-adds
+LONG_CALL = 50_000_000  # multiply-adds
 
 
 def declare(library: ctypes.CDLL) -> None:

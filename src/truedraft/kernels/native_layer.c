@@ -74,9 +74,9 @@ EXPORT int td_attention_inputs(const inputs_args_t *a) {
     const float eps = (float)a->eps;
     char *normed = rows > FEW_ROWS ? grow(&stage_buffer, rows * width * bytes) : NULL;
     if (rows > FEW_ROWS && !normed) return 1;
-    const rows_t of_heads = {.y = a->y, .rows = rows * a->heads, .heads = a->heads, .width = head_dim, .row_stride = outs,
-                             .head_stride = head_dim, .y_stride = outs, .eps = eps, .type = type, .wtype = type,
-                             .rows_fn = norm_any};
+    const rows_t of_heads = {.y = a->y, .rows = rows * a->heads, .heads = a->heads, .width = head_dim,
+                             .row_stride = outs, .head_stride = head_dim, .y_stride = outs, .eps = eps, .type = type,
+                             .wtype = type, .rows_fn = norm_any};
     inputs_t job = {
         .norm = {.x = a->x, .residual = a->residual, .w = a->norm, .y = normed, .total = a->total, .rows = rows,
                  .heads = 1, .width = width, .row_stride = width, .head_stride = width, .y_stride = width,
@@ -143,9 +143,9 @@ EXPORT int td_attention_outputs(const outputs_args_t *a) {
     if (!stage) return 1;
     char *normed = stage + wide, *gated = stage + 2 * wide;
     outputs_t job = {
-        .out = {.x = a->x, .w = a->out, .bias = a->out_bias, .y = stage, .rows = rows, .outs = width, .len = heads_width,
-                .x_stride = heads_width, .w_stride = heads_width, .y_stride = width, .xtype = type, .wtype = type,
-                .btype = type},
+        .out = {.x = a->x, .w = a->out, .bias = a->out_bias, .y = stage, .rows = rows, .outs = width,
+                .len = heads_width, .x_stride = heads_width, .w_stride = heads_width, .y_stride = width,
+                .xtype = type, .wtype = type, .btype = type},
         .norm = {.x = stage, .residual = a->residual, .w = a->norm, .y = normed, .total = a->total, .rows = rows,
                  .width = width, .row_stride = width, .head_stride = width, .eps = (float)a->eps, .type = type,
                  .wtype = type, .rows_fn = add_norm_any},

@@ -31,7 +31,9 @@ def bind_attention_inputs(
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         norm_D, qkv_OD, bias_O, q_norm_H, k_norm_H, eps, heads, kv_heads, head_dim = weights
         (rows, width), outs, dtype = x_TD.shape, (heads + 2 * kv_heads) * head_dim, x_TD.dtype
-        assert qkv_OD.shape == (outs, width) and cos_TH.shape[0] == rows
+        assert qkv_OD.shape == (outs, width) and norm_D.shape[0] == width
+        assert cos_TH.shape[0] == rows and cos_TH.shape[1] <= head_dim
+        assert residual_TD is None or residual_TD.shape == x_TD.shape
         plain = _is_plain(dtype, x_TD, residual_TD, norm_D, qkv_OD) and _is_plain(
             dtype, bias_O, q_norm_H, k_norm_H
         )
@@ -64,7 +66,8 @@ def bind_attention_outputs(
         out_DX, out_bias_D, norm_D, gate_up_2FD, gate_up_bias_2F, down_DF, down_bias_D, eps = weights
         (rows, width), heads_width, mlp = residual_TD.shape, out_DX.shape[1], down_DF.shape[1]
         dtype = residual_TD.dtype
-        assert out_DX.shape[0] == width and o_TNH.shape[1] * o_TNH.shape[2] == heads_width
+        assert out_DX.shape[0] == width == norm_D.shape[0] and o_TNH.shape[0] == rows
+        assert o_TNH.shape[1] * o_TNH.shape[2] == heads_width
         assert gate_up_2FD.shape == (2 * mlp, width) and down_DF.shape[0] == width
         plain = _is_plain(dtype, residual_TD, o_TNH, out_DX, norm_D) and _is_plain(
             dtype, gate_up_2FD, down_DF, out_bias_D
