@@ -1,4 +1,4 @@
-"""`python -m truedraft.cli.docs [FOLDER]`: a Markdown page a command from its own help, and the page of rules."""
+"""`python -m truedraft.cli.docs [FOLDER]`: a Markdown page a command, from its own help; rules and causes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer.main
 from truedraft.cli.exit_codes import MEANINGS
 from truedraft.cli.main import COMMANDS, build_app
 from truedraft.diagnosis.render import rules_markdown
+from truedraft.diagnosis.render_causes import diagnosis_markdown
 
 DEFAULT_FOLDER = Path("docs/commands")
 _NOTE = "<!-- generated: python -m truedraft.cli.docs -->"
@@ -109,16 +110,19 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def write_rules(file: Path) -> list[Path]:
-    """Write the page of rules; → it, where it changed."""
-    text = rules_markdown()
-    if file.exists() and file.read_text(encoding="utf-8") == text:
-        return []
-    file.write_text(text, encoding="utf-8")
-    return [file]
+def write_knowledge(folder: Path) -> list[Path]:
+    """Write the pages of rules and of causes; → those that changed."""
+    made = {"rules.md": rules_markdown(), "diagnosis.md": diagnosis_markdown()}
+    changed = []
+    for name, text in made.items():
+        file = folder / name
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+            changed.append(file)
+    return changed
 
 
 if __name__ == "__main__":
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_FOLDER
-    for changed_file in (*write_pages(target), *write_rules(target.parent / "rules.md")):
+    for changed_file in (*write_pages(target), *write_knowledge(target.parent)):
         print(f"wrote {changed_file}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from diagnosis_cases import SERVING, diagnosis_of, evidence_of, vllm_line, vllm_
 from truedraft.contract.finding import Finding, Severity
 from truedraft.diagnosis.cause_table import BROKEN_TARGET, CANDIDATES, HANG, OFF, SPEED
 from truedraft.diagnosis.explain import Diagnosis
+from truedraft.diagnosis.render_causes import STATES, diagnosis_markdown
 from truedraft.diagnosis.table import RULES
 
 HEALTHY = (0.929, 0.816, 0.684, 0.571, 0.490, 0.429, 0.357)
@@ -261,3 +263,10 @@ def test_candidates_name_rules_that_exist_and_next_steps() -> None:
             assert any(rule.id.startswith(start) for rule in RULES), (one.id, start)
         assert one.title and one.next_step and one.patterns
     assert len({one.id for one in everything}) == len(everything)
+
+
+def test_the_page_of_causes_is_current() -> None:
+    page = Path(__file__).parents[3] / "docs" / "diagnosis.md"
+    assert page.read_text(encoding="utf-8") == diagnosis_markdown(), "run `make docs`"
+    states = {state for one in (*CANDIDATES, *SPEED, *OFF, *HANG, *BROKEN_TARGET) for state in one.patterns}
+    assert states == set(STATES), "every state has a section"
