@@ -9,6 +9,27 @@ from typing import Any
 
 from truedraft.errors import CheckpointError, RequestError
 
+# What transformers takes beside the template's own variables. A template from a request could keep the
+# server busy for ever; the others are fields of their own, or change what comes back.
+RESERVED_KWARGS = frozenset(
+    (
+        "conversation",
+        "messages",
+        "tools",
+        "chat_template",
+        "add_generation_prompt",
+        "continue_final_message",
+        "tokenize",
+        "padding",
+        "truncation",
+        "max_length",
+        "return_tensors",
+        "return_dict",
+        "return_assistant_tokens_mask",
+        "tokenizer_kwargs",
+        "processor_kwargs",
+    )
+)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -73,6 +94,7 @@ class ModelTokenizer:
                 param="messages",
                 remedy="Use /v1/completions, or add a chat_template to its tokenizer_config.json",
             )
+        _check_kwargs(template_kwargs or {})
         if tools and "tools" not in self._template_source():
             raise RequestError(
                 "the target's chat template has no place for tools",
@@ -97,3 +119,14 @@ class ModelTokenizer:
     def _template_source(self) -> str:
         template = self._inner.chat_template
         return " ".join(template.values()) if isinstance(template, dict) else str(template)
+
+
+def _check_kwargs(template_kwargs: Mapping[str, Any]) -> None:
+    for name in template_kwargs:
+        if name in RESERVED_KWARGS:
+            raise RequestError(
+                "`chat_template_kwargs` takes the template's own variables only",
+                param="chat_template_kwargs",
+                seen=name,
+                remedy="Leave it out; what a request may change has a field of its own",
+            )

@@ -17,6 +17,7 @@ from truedraft.contract.backend import Backend
 from truedraft.errors import ConfigError
 from truedraft.server.admission import Admission
 from truedraft.server.app import create_app
+from truedraft.server.protocol import PatientProtocol
 
 log = logging.getLogger("truedraft.server")
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -89,6 +90,7 @@ async def serve_async(
     server = _Server(
         uvicorn.Config(
             app,
+            http=PatientProtocol,
             log_config=None,
             access_log=False,
             server_header=False,

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from truedraft.errors import RequestError, UnsupportedError
 from truedraft.server.ignored_fields import ANY
 
+_MAX_NAME_CHARS = 200
+
 
 class StrictModel(BaseModel):
     """No coercion, no NaN, no unknown fields."""
@@ -55,7 +57,7 @@ def _request_error(
 ) -> RequestError:
     faults = error.errors(include_url=False, include_context=False)
     fault = max(faults, key=_weight)
-    path = _path(fault["loc"])
+    path = _short(_path(fault["loc"]))
     if fault["type"] == "extra_forbidden":
         known = [*model.model_fields, *ignored]
         near = difflib.get_close_matches(path, known, n=1)
@@ -64,7 +66,7 @@ def _request_error(
     if fault["type"] == "missing":
         return RequestError(f"The field `{path}` is missing", param=path)
     # The branches of a union each say what they take.
-    said = dict.fromkeys(entry["msg"] for entry in faults if _path(entry["loc"]) == path)
+    said = dict.fromkeys(entry["msg"] for entry in faults if _short(_path(entry["loc"])) == path)
     wanted = ", or ".join(text.removeprefix("Input should be ") for text in said)
     return RequestError(f"`{path}` cannot be used", param=path, seen=fault["input"], allowed=wanted)
 
@@ -80,6 +82,11 @@ def _weight(fault: Any) -> tuple[bool, bool, int, int]:
 
 def _path(loc: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in loc if not _is_branch(part))
+
+
+def _short(path: str) -> str:
+    """A name as long as a body allows is not sent back whole, twice, in an error."""
+    return path if len(path) <= _MAX_NAME_CHARS else f"{path[:_MAX_NAME_CHARS]}…"
 
 
 def _is_branch(part: int | str) -> bool:

@@ -270,3 +270,17 @@ def test_preemption_loses_no_request_and_no_token() -> None:
         assert len(scored[0]) == len(scored[1]) == alone[2].usage.prompt_tokens
         until(lambda: is_idle(running))
         check_nothing_held(local(running))
+
+
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "add_generation_prompt", "tokenizer_kwargs"])
+def test_a_request_brings_no_template_of_its_own(server: HttpServer, name: str) -> None:
+    fields = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {name: "{{ 1 }}"}}
+    with server.http() as http:
+        for path in ("/v1/chat/completions", "/tokenize"):
+            answer = http.post(path, json=fields)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "chat_template_kwargs"
+            assert "transformers" not in answer.text
+        # The template's own variables pass.
+        fields["chat_template_kwargs"] = {"enable_thinking": False}
+        assert http.post("/tokenize", json=fields).status_code == 200

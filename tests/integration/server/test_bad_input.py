@@ -147,6 +147,9 @@ def test_fields_without_an_effect_are_accepted(http: httpx.Client) -> None:
         (b'{"seed": ' + b"9" * 5000 + b"}", "digits"),
         (b'{"a":' * 100 + b"1" + b"}" * 100, "nested"),
         (b"[" * 200_000, "nested"),
+        (b'{"messages": [], "seed": 1, "seed": 2}', "twice: got seed"),
+        (b'{"messages": [{"role": "user", "role": "system", "content": "x"}]}', "twice: got role"),
+        (b'{"\\ud800": 1, "\\ud800": 2}', "twice: got ?"),
     ],
 )
 def test_bodies_that_are_not_sound_json(http: httpx.Client, body: bytes, words: str) -> None:
@@ -236,3 +239,24 @@ def test_a_slow_body_does_not_hold_the_others_up(server: HttpServer, http: httpx
         start_s = time.monotonic()
         assert complete(http).status_code == 200
         assert time.monotonic() - start_s < 5
+
+
+def test_a_connection_that_brings_no_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("truedraft.server.protocol.HEAD_TIMEOUT_S", 0.3)
+    with http_server(scripted_backend) as server, server.http() as http:
+        host, port = server.url.removeprefix("http://").split(":")
+        with (
+            socket.create_connection((host, int(port)), timeout=10) as silent,
+            socket.create_connection((host, int(port)), timeout=10) as slow,
+        ):
+            slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost:")
+            assert complete(http).status_code == 200
+            assert silent.recv(1) == slow.recv(1) == b""
+        # One that brought a request stays, for the next one.
+        time.sleep(0.5)
+        assert complete(http).status_code == 200
+
+
+def test_a_field_name_is_not_sent_back_at_any_length(http: httpx.Client) -> None:
+    message = refusal(chat(http, **{"x" * 100_000: 1}), 400)
+    assert len(message["param"]) < 300 and len(message["message"]) < 600
