@@ -11,6 +11,7 @@ from truedraft.diagnosis.cause import Candidate, Cause
 from truedraft.diagnosis.cause_table import BROKEN_TARGET, CANDIDATES, HANG, OFF, SPEED
 from truedraft.diagnosis.evidence import Evidence
 from truedraft.diagnosis.logs import SeenLine
+from truedraft.diagnosis.metrics import MetricsFacts
 
 MAX_CAUSES = 6
 RULE_WEIGHT = {Severity.FAIL: 4.0, Severity.WARN: 2.0, Severity.INFO: 0.3}
@@ -46,18 +47,12 @@ def explain(evidence: Evidence) -> Diagnosis:
 
 def _state(evidence: Evidence) -> tuple[str, str]:
     log, metrics, verdict = evidence.log, evidence.metrics, evidence.verdict
-    if log is not None and log.first_error is not None:
+    if log is not None and log.first_error is not None and not log.went_on:
         return "failed", f"It failed: {log.first_error.signature.title}"
-    if log is not None and log.unexplained is not None:
+    if log is not None and log.unexplained is not None and not log.went_on:
         return "failed", "It failed with an error that is in no list here"
-    if metrics is not None and metrics.is_delta:
-        values = metrics.values
-        if values.get("running", 0) > 0 and values.get("generated") == 0:
-            return "hanging", f"Requests run ({values['running']:.0f}) and no token comes: it hangs"
-        if values.get("generated", 0) > 0 and not metrics.speculates:
-            return "off", "Tokens are generated, and the server counts no drafts: speculation is off"
-        if values.get("generated", 0) > 0 and values.get("rounds") == 0:
-            return "off", "Tokens are generated, and the drafts counter stands still: speculation is off"
+    if metrics is not None and (said := _of_counters(metrics)) is not None:
+        return said
     if log is not None and any(line.signature.id == "hang.broadcast" for line in log.others):
         return "hanging", "Workers stopped answering: it hangs"
     if verdict is not None:
@@ -69,6 +64,20 @@ def _state(evidence: Evidence) -> tuple[str, str]:
     if any(finding.severity is Severity.FAIL for finding in evidence.findings):
         return "foreseen", "Nothing has run yet, and the configs will not work as they are"
     return "unknown", "These sources do not say what is wrong, or whether anything is"
+
+
+def _of_counters(metrics: MetricsFacts) -> tuple[str, str] | None:
+    """→ a hang, or tokens without drafts; only where the engine would count them."""
+    values = metrics.values
+    if metrics.is_delta and values.get("running", 0) > 0 and values.get("generated") == 0:
+        return "hanging", f"Requests run ({values['running']:.0f}) and no token comes: it hangs"
+    if values.get("generated", 0) <= 0 or metrics.engine not in ("vllm", "local"):
+        return None
+    if not metrics.speculates:
+        return "off", "Tokens are generated, and the server counts no drafts: speculation is off"
+    if values.get("rounds") == 0:
+        return "off", "Tokens are generated, and the drafts counter stands still: speculation is off"
+    return None
 
 
 def _of_acceptance(evidence: Evidence, kind: str, title: str) -> tuple[str, str]:
@@ -93,7 +102,7 @@ def _printed(evidence: Evidence) -> list[Cause]:
     found = []
     first = evidence.log.first_error
     if first is not None:
-        found.append(_of_line(first, evidence, 10.0))
+        found.append(_of_line(first, evidence, 3.0 if evidence.log.went_on else 10.0))
     found += [
         _of_line(line, evidence, 2.0 if line.signature.is_error else 1.5) for line in evidence.log.others
     ]

@@ -45,7 +45,8 @@ class LogFacts:
 
     `unexplained` is the first exception line before any error that a signature explains.
     `boundary_ids` are vLLM's capture layers in its own numbering (layer output + 1). `flags` are the
-    launch arguments that the engine printed.
+    launch arguments that the engine printed. `went_on`: it drafted after the first error, so that error
+    ended a request and not the server.
     """
 
     engine: str | None
@@ -62,6 +63,7 @@ class LogFacts:
     unexplained_place: str | None = None
     num_lines: int = 0
     serves: bool = False
+    went_on: bool = False
 
 
 def read_log(lines: Iterable[str]) -> LogFacts:
@@ -77,6 +79,7 @@ class LogReader:
 
     def __init__(self) -> None:
         self.number = 0
+        self.last_window = 0
         self.version: Version | None = None
         self.engine: str | None = None
         self.reached: dict[str, int] = dict.fromkeys(PHASES, -1)
@@ -97,6 +100,7 @@ class LogReader:
         text = text[:MAX_LINE_LEN].rstrip("\r\n")
         if (window := parse_window(text[:MAX_SEARCHED])) is not None and len(self.windows) < MAX_WINDOWS:
             self.windows.append(window)
+            self.last_window = self.number
         template = VARIES.sub("", text[:MAX_SEARCHED])  # servers print the same few lines for hours
         if template in self.templates:
             return
@@ -171,5 +175,7 @@ class LogReader:
             timeline=tuple(self.windows),
             unexplained_place=None if unknown is None else unknown[2],
             num_lines=min(self.number, MAX_LINES),
+            went_on=self.last_window
+            > (first.number if first is not None else unknown[0] if unknown else self.number),
             serves=index >= 0 and index == len(phases) - 1,
         )

@@ -127,7 +127,8 @@ def _facts(samples: Mapping[str, float]) -> MetricsFacts:
         elif bare in _COUNTER_OF and not name.endswith("_created"):
             values[_COUNTER_OF[bare]] += value
         elif name in _GAUGE_OF and _GAUGE_OF[name] == "tau":
-            values["tau"] = max(values["tau"], value)
+            if value >= 1:  # 0 before the first round
+                values["tau"] = max(values["tau"], value)
         elif name in _GAUGE_OF:
             values[_GAUGE_OF[name]] += value
     by_position = tuple(positions[index] for index in range(max(positions, default=-1) + 1))

@@ -90,6 +90,18 @@ def test_no_drafts_counter_at_all() -> None:
     assert "no speculative options" in found.causes[0].evidence_for[0]
 
 
+def test_one_reading_without_drafts_says_it_too() -> None:
+    assert diagnosis_of(vllm_metrics(None, generated=900)).state == "off"
+    assert diagnosis_of(vllm_metrics(None, generated=0)).state == "unknown"
+
+
+def test_engines_without_counters_are_not_judged_by_them() -> None:
+    assert diagnosis_of("llamacpp:tokens_predicted_total 500\n").state == "unknown"
+    assert (
+        diagnosis_of("sglang:generation_tokens_total 500\nsglang:spec_accept_length 0.0\n").state == "unknown"
+    )
+
+
 def test_drafting_noise_with_a_named_cause() -> None:
     text = SERVING.replace("0.33.0", "0.24.0") + vllm_line(500, (0.002, 0.0, 0.0))
     padded = finding("head.padded_vocab")
@@ -234,6 +246,14 @@ def test_an_unknown_error_above_a_known_one_is_kept() -> None:
         "KeyError: first\ntorch.AcceleratorError: CUDA error: device-side assert triggered\n"
     )
     assert found.state == "failed" and any("KeyError: first" in said for said in found.unknown)
+
+
+def test_an_error_that_the_server_survived_is_no_failed_start() -> None:
+    error = "ERROR Failed to advance FSM for request cmpl-1 for tokens 12\n"
+    line = vllm_line(1000, HEALTHY)
+    survived = diagnosis_of(SERVING + line + error + line.replace("11-30", "12-01"))
+    assert survived.state == "healthy" and ids(survived) == ["printed.grammar.fsm"]
+    assert diagnosis_of(SERVING + line + error).state == "failed"
 
 
 def test_exceptions_in_passing_are_no_failure() -> None:
