@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ RESERVED_KWARGS = frozenset(
         "return_tensors",
         "return_dict",
         "return_assistant_tokens_mask",
+        "sanitize_control_tokens",
         "tokenizer_kwargs",
         "processor_kwargs",
     )
@@ -37,7 +40,12 @@ class ModelTokenizer:
     """transformers' fast tokenizer, without its network, its remote code and its warnings."""
 
     def __init__(self, inner: Any) -> None:
+        """Special tokens that a message spells out (`<|im_end|>` …) stay text, so that no message can
+        end its turn and begin another's; with a transformers that cannot do this they are read."""
         self._inner = inner
+        self._sanitizes = "sanitize_control_tokens" in inspect.signature(inner.apply_chat_template).parameters
+        # Special tokens alone: marks such as <think> in an assistant's earlier answers keep their meaning.
+        inner.chat_control_tokens = []
 
     @classmethod
     def load(cls, folder: Path) -> ModelTokenizer:
@@ -101,15 +109,18 @@ class ModelTokenizer:
                 param="tools",
                 remedy="Leave `tools` out, or serve a target whose template takes them",
             )
+        render = functools.partial(
+            self._inner.apply_chat_template,
+            [dict(message) for message in messages],
+            tools=[dict(tool) for tool in tools] if tools else None,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            **dict(template_kwargs or {}),
+        )
         try:
-            text = self._inner.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=[dict(tool) for tool in tools] if tools else None,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tokenize=False,
-                **dict(template_kwargs or {}),
-            )
+            if self._sanitizes:
+                return tuple(render(tokenize=True, return_dict=False, sanitize_control_tokens=True))
+            text = render(tokenize=False)
         except Exception as error:
             raise RequestError(
                 f"the chat template refuses the messages: {error}", param="messages"
