@@ -132,13 +132,11 @@ def test_three_wrong_values_are_found_at_once(small, tmp_path):
         special_ids=small.special_ids,
         family=(),
         declared=held,
+        lists=capture_starts(held.capture_layers, 30, 5, ()),
     )
-    wanted = ("mask_token_id", "rope_theta", "capture order", "capture_layers[4]")
+    wanted = ("mask_token_id", "rope_theta", "capture lists")
     dimensions = [one for one in space.dimensions(held) if one.name in wanted]
-    starts = [
-        replace(held, capture_layers=layers) for layers in capture_starts(held.capture_layers, 30, 5, ())
-    ]
-    found = Search(loss).run(starts, dimensions)
+    found = Search(loss).run(space.with_lists(held), dimensions)
     assert same(found, small.true)
 
 

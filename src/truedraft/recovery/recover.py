@@ -113,10 +113,12 @@ def recover(
     samples = Samples.of(texts, max(8, start.candidate.block_len), drafter.device)
     search = _searcher(measurer, samples, on_progress)
     space = _space(start, target, samples, special_ids)
-    found = _searched(search, space, start, target)
+    found = search.run(
+        [start.candidate, *space.with_lists(start.candidate)], space.dimensions(start.candidate)
+    )
     found = _pick_block_len(found, space, measurer, samples, declared="block_len" in start.said)
     judge = Judge(measurer, samples.judged, samples.drafted, search)
-    found = judge.natural_layers(found, _layer_lists(start, target))
+    found = judge.natural_layers(found, space.lists)
     rows, final = _judged(found, space, start, judge, on_progress)
     on_progress("decoding", 0, 2)
     after = measurer.drafts(final, samples.every)
@@ -162,13 +164,8 @@ def _space(start: Start, target: Target, samples: Samples, special_ids: Iterable
         special_ids=special_ids,
         family=start.family,
         declared=start.candidate,
+        lists=_layer_lists(start, target),
     )
-
-
-def _searched(search: Search, space: Space, start: Start, target: Target) -> Candidate:
-    held = start.candidate
-    starts = [held, *(replace(held, capture_layers=one) for one in _layer_lists(start, target))]
-    return search.run(list(dict.fromkeys(starts)), space.dimensions(held))
 
 
 def _layer_lists(start: Start, target: Target) -> list[tuple[int, ...]]:

@@ -61,6 +61,7 @@ class Search:
 
     def run(self, starts: Sequence[Candidate], dimensions: Sequence[Dimension]) -> Candidate:
         """→ where no dimension gives anything better any more, or after MAX_ROUNDS rounds."""
+        starts = list(dict.fromkeys(starts))
         held = starts[0]
         sizes = sum(len(dimension.options(held)) + KEPT for dimension in dimensions)
         self._total = len(starts) + sizes + sizes // 2

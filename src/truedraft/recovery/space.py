@@ -43,6 +43,7 @@ class Space:
     scales: tuple[float, ...]
     block_lens: tuple[int, ...]
     windows: tuple[int, ...]
+    lists: tuple[tuple[int, ...], ...] = ()  # capture layers that someone may have meant
 
     def dimensions(self, start: Candidate) -> tuple[Dimension, ...]:
         """In the order of sensitivity: what blinds all the others comes first."""
@@ -55,12 +56,17 @@ class Space:
             Dimension("mask_token_id", self.with_masks),
             Dimension("rope style", _styles),
             Dimension("rope_theta", self.with_thetas),
+            Dimension("capture lists", self.with_lists),
             Dimension("capture order", swaps),
             *slots,
             Dimension("sliding_window", self.with_windows),
             Dimension("block causality", _causalities),
             Dimension("embedding_scale", self.with_scales),
         )
+
+    def with_lists(self, candidate: Candidate) -> list[Candidate]:
+        lists = _unique(candidate.capture_layers, self.lists)
+        return [replace(candidate, capture_layers=layers) for layers in lists]
 
     def layers(self, slot: int, candidate: Candidate) -> list[Candidate]:
         return [candidate.with_layer(slot, layer) for layer in range(-1, self.num_target_layers)]
@@ -111,8 +117,9 @@ def build_space(
     special_ids: Iterable[int],
     family: Sequence[KnownDrafter],
     declared: Candidate,
+    lists: Sequence[tuple[int, ...]] = (),
 ) -> Space:
-    """The alternatives for one pair."""
+    """The alternatives for one pair. `lists`: see capture_starts."""
     known_masks = [known.mask_token_id for known in family if known.mask_token_id is not None]
     spread = [vocab_size * k // 16 for k in range(16)]
     masks = _unique(declared.mask_token_id, [*known_masks, *special_ids, *spread, vocab_size - 1])
@@ -127,6 +134,7 @@ def build_space(
         scales=tuple(_unique(declared.embedding_scale, [1.0, math.sqrt(hidden_size)])),
         block_lens=tuple(_unique(declared.block_len, BLOCK_LENS)),
         windows=tuple(MIN_WINDOW * 2**k for k in range(num_windows)),
+        lists=tuple(lists),
     )
 
 

@@ -56,14 +56,14 @@ def space_for(declared: Candidate):
         special_ids=range(10),
         family=(),
         declared=declared,
+        lists=capture_starts(declared.capture_layers, 24, 3, ()),
     )
 
 
 def find(declared: Candidate) -> tuple[Candidate, Search]:
     search = Search(synthetic_loss)
-    starts = capture_starts(declared.capture_layers, 24, 3, ())
-    candidates = [declared, *(replace(declared, capture_layers=one) for one in starts)]
-    return search.run(candidates, space_for(declared).dimensions(declared)), search
+    space = space_for(declared)
+    return search.run(space.with_lists(declared), space.dimensions(declared)), search
 
 
 @pytest.mark.parametrize(
