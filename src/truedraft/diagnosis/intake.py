@@ -10,7 +10,7 @@ from typing import Any
 
 from truedraft.diagnosis.bench import BenchFacts, is_bench, read_bench
 from truedraft.diagnosis.logs import LogFacts, LogReader
-from truedraft.diagnosis.metrics import MAX_SAMPLES, MetricsFacts, is_metrics_line, read_metrics
+from truedraft.diagnosis.metrics import MAX_SAMPLES, MetricsFacts, is_metrics_line, read_metrics, server_info
 
 MAX_JSON_LEN = 16 * 1024 * 1024
 MAX_COMMAND_LEN = 64 * 1024
@@ -149,6 +149,9 @@ class Sorter:
         elif is_bench(value):
             self._keep("benchmark")
             self.benches.append(read_bench(value, self.name))
+        elif (info := server_info(value)) is not None:
+            self._keep("server info")
+            self.metrics.append(info)
         elif any(mark in value for mark in CONFIG_MARKS) and len(self.configs) < MAX_CONFIGS:
             self._keep("config")
             self.configs.append((self.name, value))

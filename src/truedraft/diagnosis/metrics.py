@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from truedraft.diagnosis.acceptance import AcceptanceFacts
 
@@ -165,3 +166,13 @@ def broken_invariants(facts: MetricsFacts) -> tuple[str, ...]:
     if by_position and rounds and drafted is not None and drafted > rounds * len(by_position) * 1.02 + 1:
         found.append(f"{drafted:.0f} drafted in {rounds:.0f} rounds of at most {len(by_position)}")
     return tuple(found)
+
+
+def server_info(value: Mapping[str, Any]) -> MetricsFacts | None:
+    """→ SGLang's mean length since its start, from the JSON of /server_info; None for another object."""
+    states = value.get("internal_states")
+    first = states[0] if isinstance(states, list) and states else None
+    tau = first.get("avg_spec_accept_length") if isinstance(first, Mapping) else None
+    if not isinstance(tau, int | float) or isinstance(tau, bool) or not 1 <= tau < MAX_POSITIONS:
+        return None
+    return MetricsFacts("sglang", {"tau": float(tau)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 from diagnosis_cases import SERVING, sorted_texts, vllm_line, vllm_metrics
@@ -144,6 +145,22 @@ Accepted tokens:                         4276
 """
     [bench] = sorted_texts(text).benches
     assert bench.tok_per_s == 812.5 and bench.acceptance is not None and bench.acceptance.num_accepted == 4276
+
+
+@pytest.mark.parametrize(
+    ("value", "tau"),
+    [
+        ({"internal_states": [{"avg_spec_accept_length": 3.2}]}, 3.2),
+        ({"internal_states": [{"avg_spec_accept_length": 0}]}, None),
+        ({"internal_states": [{"avg_spec_accept_length": "x"}]}, None),
+        ({"internal_states": 5}, None),
+    ],
+)
+def test_sglangs_server_info(value: dict[str, Any], tau: float | None) -> None:
+    found = sorted_texts(json.dumps(value))
+    evidence = gather(found, run_of(found, RunFacts())[0])
+    assert (None if evidence.acceptance is None else evidence.acceptance.tau) == tau
+    assert tau is None or evidence.run.engine == "sglang"
 
 
 def test_structured_logs_and_colours() -> None:
