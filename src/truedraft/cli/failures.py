@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -25,6 +26,9 @@ def report_failure(error: BaseException, *, as_json: bool) -> int:
     """
     if isinstance(error, MemoryError):
         error = CapacityError("Not enough memory", remedy="Try a smaller --max-model-len or --max-num-seqs")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = error.filename or "where the output or the cache is written"
+        error = CapacityError(f"No room left on the disk ({where})", remedy="Free some space")
     if os.environ.get("TRUEDRAFT_DEBUG") not in (None, "", "0"):
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, TruedraftError):

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -108,7 +109,15 @@ def main() -> NoReturn:
     # libgomp's idle threads spin for long by default; where anything else wants the cores, every
     # parallel product then waits out a scheduler slice. Read when torch loads its libgomp.
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+    _open_missing_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_missing_streams() -> None:
+    """A process may be started with its standard streams closed: what it prints then goes nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # held to the end
 
 
 def _named_in(args: Sequence[str]) -> Collection[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from truedraft.config.paths import cache_dir
+from truedraft.contract.units import format_bytes
 
 _SOURCES = (
     "native.c",
@@ -28,6 +29,7 @@ _SOURCES = (
 # Contraction is off because fused multiply-adds are written out: see native_vec.c.
 _FLAGS = ("-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 _TIMEOUT_S = 120
+_NEEDED_BYTES = 4 << 20  # object and shared object, with room; a compiler would say so only when it is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,11 @@ def load_library() -> tuple[ctypes.CDLL, ctypes.PyDLL, str]:
 def find_compiler() -> tuple[str, ...]:
     """$CC with its arguments, else the first of gcc, cc and clang on the path."""
     named = os.environ.get("CC", "").strip()
-    for words in (shlex.split(named),) if named else (["gcc"], ["cc"], ["clang"]):
+    try:
+        choices = (shlex.split(named),) if named else (["gcc"], ["cc"], ["clang"])
+    except ValueError as error:
+        raise BuildError(f"$CC cannot be read: {named} ({error})") from error
+    for words in choices:
         if program := shutil.which(words[0]):
             return (program, *words[1:])
     raise BuildError(f"no C compiler: {named or 'gcc, cc, clang'} not found")
@@ -102,6 +108,8 @@ def _build(compiler: tuple[str, ...], version: str, recipe: Recipe) -> Path:
         return folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if (free := shutil.disk_usage(folder).free) < _NEEDED_BYTES:
+            raise BuildError(f"no room in {folder}: {format_bytes(free)} free, 4 MiB needed")
         with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
             made = _compile(compiler, recipe, Path(work))
             made.replace(folder / name)
@@ -129,7 +137,9 @@ def _loads(path: Path) -> bool:
 
 def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{Path(command[0]).name}: {error}") from error
     if done.returncode != 0:

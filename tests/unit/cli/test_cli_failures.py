@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from truedraft import errors
 from truedraft.cli.exit_codes import exit_code_of
 from truedraft.cli.failures import report_failure
+from truedraft.cli.main import _open_missing_streams
 
 
 @pytest.mark.parametrize(
@@ -107,3 +112,22 @@ def test_a_bug_in_an_unwritable_place_still_ends_with_its_line(
 def test_out_of_memory_is_capacity(capsys: pytest.CaptureFixture[str]) -> None:
     assert report_failure(MemoryError(), as_json=False) == 6
     assert "memory" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_capacity(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_failure(OSError(errno.ENOSPC, "No space left on device"), as_json=False) == 6
+    assert "No room left on the disk" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_fault(closed: str) -> None:
+    program = "import sys; from truedraft.cli.main import main; sys.argv = ['truedraft', '--version']; main()"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} {closed}"
+    assert subprocess.run(["/bin/sh", "-c", command], check=False).returncode == 0
+
+
+def test_missing_streams_take_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    _open_missing_streams()
+    with sys.stdout as opened:
+        assert opened.write("x") == 1

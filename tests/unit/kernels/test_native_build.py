@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,31 @@ def test_failing_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert build.ops is None
     assert "badcc failed: error: broken" in build.reason
     assert list((fresh / "cache" / "native").iterdir()) == []
+
+
+def test_compiler_that_cannot_be_read(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "gcc 'x")
+    build = native.native_ops()
+    assert build.ops is None
+    assert "$CC cannot be read: gcc 'x" in build.reason
+
+
+def test_compiler_that_speaks_no_utf8(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = r"[ $1 = --version ] || { printf 'error: \344rger\n' >&2; exit 1; }"
+    monkeypatch.setenv("CC", _script(fresh / "latincc", body))
+    assert "latincc failed: error: \ufffdrger" in native.native_ops().reason
+
+
+def test_a_full_disk_is_seen_before_the_compiler_runs(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each recipe is half a minute on a slow machine, and all would fail at their end.
+    body = f"[ $1 = --version ] || {{ echo ran >> {fresh}/ran; exit 1; }}"
+    monkeypatch.setenv("CC", _script(fresh / "cc", body))
+    usage = shutil.disk_usage(fresh)._replace(free=1 << 20)
+    monkeypatch.setattr(native_build.shutil, "disk_usage", lambda path: usage)
+    build = native.native_ops()
+    assert build.ops is None
+    assert "1 MiB free, 4 MiB needed" in build.reason
+    assert not (fresh / "ran").exists()
 
 
 def test_compiler_that_makes_rubbish(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
