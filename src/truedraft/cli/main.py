@@ -117,7 +117,7 @@ def _open_missing_streams() -> None:
     """A process may be started with its standard streams closed: what it prints then goes nowhere."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # held to the end
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - held to the end
 
 
 def _named_in(args: Sequence[str]) -> Collection[str]:
