@@ -98,6 +98,9 @@ def time_each(
 
 def run_ours(spec: dict[str, Any]) -> dict[str, Any]:
     """Plain and DFlash by turns: greedy at every concurrency, then T 0.7 with one stream."""
+    from truedraft.config.threads import let_idle_threads_sleep
+
+    let_idle_threads_sleep()  # as the command does
     from truedraft.backends.local import LocalBackend
     from truedraft.checkpoint.drafter import read_drafter
     from truedraft.checkpoint.target import read_target

@@ -1,8 +1,5 @@
 """Settings that must hold before torch is imported by any test."""
 
-from __future__ import annotations
+from truedraft.config.threads import let_idle_threads_sleep
 
-import os
-
-# As in `truedraft.cli.main`: idle OpenMP threads must not hold the cores.
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+let_idle_threads_sleep()

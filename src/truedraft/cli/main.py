@@ -17,6 +17,7 @@ import typer
 
 from truedraft import __version__
 from truedraft.cli.exit_codes import INTERRUPTED, OK, help_lines
+from truedraft.config.threads import let_idle_threads_sleep
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("truedraft.cli.serve:serve", "Serve a pair on an OpenAI-compatible endpoint."),
@@ -106,10 +107,7 @@ def run(args: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """Entry point of the `truedraft` script."""
-    # libgomp's idle threads spin for long by default; where anything else wants the cores, every
-    # parallel product then waits out a scheduler slice. Read when torch loads its libgomp.
-    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
-    _open_missing_streams()
+    let_idle_threads_sleep()
     sys.exit(run(sys.argv[1:]))
 
 
