@@ -127,6 +127,8 @@ def recover(
     if start.said:
         before = after if final == start.candidate else measurer.drafts(start.candidate, samples.every)
     on_progress("decoding", 2, 2)
+    if before is not None and tau_of(walk(before, texts)) >= tau_of(walk(after, texts)):
+        rows, final, after = tuple(map(_kept, rows)), start.candidate, before
     return Recovery(
         rows=rows,
         final=final,
@@ -138,6 +140,15 @@ def recover(
         num_tokens=len(states_TX),
         num_measured=search.num_measured,
     )
+
+
+def _kept(row: Row) -> Row:
+    """A correction has to commit more tokens: less loss alone does not change a config."""
+    if not row.changed:
+        return row
+    alike = (row.best, *(one for one in row.alike if one != row.declared))
+    note = "undecided: another value has less loss, but the config found commits no more tokens a round"
+    return replace(row, best=row.declared, alike=alike, note=note)
 
 
 def _searcher(measurer: Measurer, samples: Samples, on_progress: OnProgress) -> Search:
