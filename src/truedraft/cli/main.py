@@ -7,10 +7,12 @@ names and first lines from the table, and stays quick.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -108,7 +110,14 @@ def run(args: Sequence[str]) -> int:
 def main() -> NoReturn:
     """Entry point of the `truedraft` script."""
     let_idle_threads_sleep()
+    _open_missing_streams()
+    signal.signal(signal.SIGTERM, _on_sigterm)
     sys.exit(run(sys.argv[1:]))
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
+    """As Ctrl-C: temporary folders are removed on the way out. `serve` puts its own in this place."""
+    sys.exit(128 + number)
 
 
 def _open_missing_streams() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -121,9 +122,14 @@ def test_a_full_disk_is_capacity(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_are_no_fault(closed: str) -> None:
-    program = "import sys; from truedraft.cli.main import main; sys.argv = ['truedraft', '--version']; main()"
+    program = (
+        "import sys; from truedraft.cli import main\n"
+        "main.build_app = lambda loaded: lambda **said: sys.stdout.write('x') + sys.stderr.write('x')\n"
+        "sys.argv = ['truedraft']; main.main()"
+    )
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} {closed}"
-    assert subprocess.run(["/bin/sh", "-c", command], check=False).returncode == 0
+    written = subprocess.run(["/bin/sh", "-c", command], check=False).returncode
+    assert written == 2  # characters, to streams that go nowhere
 
 
 def test_missing_streams_take_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,3 +137,20 @@ def test_missing_streams_take_what_is_written(monkeypatch: pytest.MonkeyPatch) -
     _open_missing_streams()
     with sys.stdout as opened:
         assert opened.write("x") == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_no_temporary_folder(tmp_path: Path, number: int, code: int) -> None:
+    program = (
+        "import sys, tempfile, time; from truedraft.cli import main\n"
+        "def build(loaded):\n"
+        "    with tempfile.TemporaryDirectory(dir=sys.argv[1]):\n"
+        "        print('begun', flush=True); time.sleep(30)\n"
+        "main.build_app = build; main.main()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+        process.send_signal(number)
+        assert process.wait(20) == code
+    assert list(tmp_path.iterdir()) == []
