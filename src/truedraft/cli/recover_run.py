@@ -20,6 +20,7 @@ from truedraft.checkpoint.tokenizer import read_tokenizer_facts
 from truedraft.cli.compose import converted
 from truedraft.cli.demo_files import demo_drafter, ensure_demo_target
 from truedraft.cli.output import Say
+from truedraft.cli.recover_options import RecoverOptions
 from truedraft.config.paths import cache_dir
 from truedraft.config.schema import EngineConfig
 from truedraft.contract.reading import DrafterReading
@@ -40,20 +41,6 @@ from truedraft.recovery.write import config_diff, corrected_config, write_correc
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the command line asked for. `target` None: the demo's; `draft` None: the demo's."""
-
-    draft: str | None
-    target: str | None
-    calibration: Path | None
-    num_prompts: int
-    num_tokens: int
-    device: str
-    threads: int | None
-    keep: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """A recovery and what to say about it. `seconds` by stage."""
 
@@ -71,7 +58,7 @@ class Done:
         return write_corrected(self.reading, self.config, out)
 
 
-def run_recovery(wanted: Wanted, *, say: Say, bar: bool) -> Done:
+def run_recovery(wanted: RecoverOptions, *, say: Say, bar: bool) -> Done:
     """Raises ConfigError where nothing can be measured, CheckpointError, CapacityError, BackendError."""
     device = _device(wanted)
     target_spec, reading = _read(wanted, say)
@@ -107,7 +94,7 @@ def run_recovery(wanted: Wanted, *, say: Say, bar: bool) -> Done:
     return Done(reading, start, found, corrected_config(reading, start, found), seconds)
 
 
-def _device(wanted: Wanted) -> torch.device:
+def _device(wanted: RecoverOptions) -> torch.device:
     EngineConfig(device=wanted.device, threads=wanted.threads)  # checks both
     if wanted.threads is not None:
         torch.set_num_threads(wanted.threads)
@@ -119,9 +106,9 @@ def _device(wanted: Wanted) -> torch.device:
     return torch.device(name)
 
 
-def _read(wanted: Wanted, say: Say) -> tuple[TargetSpec, DrafterReading]:
+def _read(wanted: RecoverOptions, say: Say) -> tuple[TargetSpec, DrafterReading]:
     where = str(ensure_demo_target(say=say)) if wanted.target is None else wanted.target
-    draft = str(demo_drafter()) if wanted.draft is None else wanted.draft
+    draft = wanted.drafter or str(demo_drafter())
     reading = read_drafter_files(draft, needs_weights=True)
     return converted(read_target(where), "auto", say=say), reading
 
@@ -138,7 +125,7 @@ def _special_ids(target: TargetSpec, reading: DrafterReading) -> list[int]:
     return sorted(one for one in found if 0 <= one < target.vocab_size)[:96]
 
 
-def _calibration(wanted: Wanted, target: TargetSpec) -> Calibration:
+def _calibration(wanted: RecoverOptions, target: TargetSpec) -> Calibration:
     tokenizer = ModelTokenizer.load(Path(target.path))
 
     def encode_prompt(text: str) -> tuple[int, ...]:
@@ -156,7 +143,7 @@ def _calibration(wanted: Wanted, target: TargetSpec) -> Calibration:
     return Calibration(tuple(encode_prompt(one.text) for one in load_builtin()[: wanted.num_prompts]))
 
 
-def _state_memory(target: TargetSpec, calibration: Calibration, wanted: Wanted, say: Say) -> None:
+def _state_memory(target: TargetSpec, calibration: Calibration, wanted: RecoverOptions, say: Say) -> None:
     """Says what the states will take, before anything heavy starts."""
     most = sum(len(prompt) + wanted.num_tokens for prompt in calibration.prompts)
     most += sum(len(text.token_ids) for text in calibration.texts)
@@ -165,7 +152,7 @@ def _state_memory(target: TargetSpec, calibration: Calibration, wanted: Wanted, 
 
 
 def _cache(
-    wanted: Wanted, target: TargetSpec, calibration: Calibration, dtype: torch.dtype, say: Say
+    wanted: RecoverOptions, target: TargetSpec, calibration: Calibration, dtype: torch.dtype, say: Say
 ) -> StateCache:
     if not wanted.keep:
         return StateCache(None)
@@ -178,7 +165,7 @@ def _cache(
 def _texts(
     target: Target,
     calibration: Calibration,
-    wanted: Wanted,
+    wanted: RecoverOptions,
     ops: Ops,
     device: torch.device,
     cache: StateCache,
