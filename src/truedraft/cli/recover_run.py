@@ -33,6 +33,7 @@ from truedraft.models.interface import Target
 from truedraft.models.registry import load_target
 from truedraft.recovery.answers import write_answers
 from truedraft.recovery.calibration import Calibration, read_calibration
+from truedraft.recovery.measure import PRODUCT_BYTES
 from truedraft.recovery.recover import OnProgress, Recovery, load_measured_drafter, recover
 from truedraft.recovery.start import Start, find_start
 from truedraft.recovery.states import StateCache, cache_key, capture_states, state_bytes
@@ -65,7 +66,7 @@ def run_recovery(wanted: RecoverOptions, *, say: Say, bar: bool) -> Done:
     special_ids = _special_ids(target_spec, reading)
     start = find_start(reading, target_spec, special_ids)
     calibration = _calibration(wanted, target_spec)
-    _state_memory(target_spec, calibration, wanted, say)
+    _say_memory(target_spec, start, calibration, wanted, say)
     seconds: dict[str, float] = {}
     with _progress(shown=bar) as on_progress:
         with _timed(seconds, "load"):
@@ -143,12 +144,22 @@ def _calibration(wanted: RecoverOptions, target: TargetSpec) -> Calibration:
     return Calibration(tuple(encode_prompt(one.text) for one in load_builtin()[: wanted.num_prompts]))
 
 
-def _state_memory(target: TargetSpec, calibration: Calibration, wanted: RecoverOptions, say: Say) -> None:
-    """Says what the states will take, before anything heavy starts."""
+def _say_memory(
+    target: TargetSpec, start: Start, calibration: Calibration, wanted: RecoverOptions, say: Say
+) -> None:
+    """Says what states and products will take beside the models, before anything heavy starts."""
     most = sum(len(prompt) + wanted.num_tokens for prompt in calibration.prompts)
     most += sum(len(text.token_ids) for text in calibration.texts)
-    size = format_bytes(state_bytes(target, most))
-    say(f"states of {target.num_layers} layers and the embedding at up to {most} tokens: {size} of memory")
+    product_bytes = most * start.spec.hidden_size * 4
+    num_slots = len(start.candidate.capture_layers)
+    products = min(
+        max(PRODUCT_BYTES, (num_slots + 1) * product_bytes),
+        num_slots * (target.num_layers + 1) * product_bytes,
+    )
+    say(
+        f"states of {target.num_layers} layers and the embedding at up to {most} tokens: "
+        f"{format_bytes(state_bytes(target, most))} of memory; products of them: up to {format_bytes(products)}"
+    )
 
 
 def _cache(

@@ -24,7 +24,7 @@ from truedraft.recovery.head import Head
 from truedraft.recovery.measured import Measured
 from truedraft.recovery.texts import Sample, Text
 
-PRODUCT_BYTES = 2**30  # of kept (slot, layer) products
+PRODUCT_BYTES = 2**28  # of kept (slot, layer) products: more than a sweep over one slot of a small pair takes
 
 
 class Measurer:
