@@ -98,7 +98,7 @@ def load_pair(
     kv = plan_kv(target_spec, drafter_spec, config, dtype, device)
     report(
         f"KV cache: {kv.num_pages} pages of {kv.page_len} tokens ({format_bytes(kv.num_bytes)}), "
-        f"context {kv.max_model_len} tokens, up to {config.max_num_seqs} sequences at once"
+        f"context {kv.max_model_len} tokens, {_at_once(config.max_num_seqs)}"
     )
     allocator = PageAllocator(kv.num_pages, kv.page_len)
     runner = StepRunner(
@@ -171,8 +171,12 @@ def _dtype_and_ops(config: EngineConfig, device: torch.device, report: Report) -
         ops, reason = choose_ops(device, dtype)
     else:
         ops, reason = _named_ops(config.kernels, device), f"{config.kernels} kernels: asked for"
-    report(f"kernels: {reason}")
+    report(reason)
     return dtype, ops
+
+
+def _at_once(num_seqs: int) -> str:
+    return "1 sequence at a time" if num_seqs == 1 else f"up to {num_seqs} sequences at once"
 
 
 def _named_ops(name: str, device: torch.device) -> Ops:

@@ -98,14 +98,14 @@ class ModelTokenizer:
         """See contract.backend.Backend.encode_chat."""
         if not self.has_chat_template:
             raise RequestError(
-                "the target has no chat template",
+                "The target has no chat template",
                 param="messages",
                 remedy="Use /v1/completions, or add a chat_template to its tokenizer_config.json",
             )
         _check_kwargs(template_kwargs or {})
         if tools and "tools" not in self._template_source():
             raise RequestError(
-                "the target's chat template has no place for tools",
+                "The target's chat template has no place for tools",
                 param="tools",
                 remedy="Leave `tools` out, or serve a target whose template takes them",
             )

@@ -87,7 +87,7 @@ def _refuse_language_model(
     if is_model and not has_fc and sniff_format(config) == "unknown":
         raise PairingError(
             f"{located.source} is a language model ({name}), not a DFlash drafter",
-            remedy="Name the target first, and the drafter made for it with --draft",
+            remedy="Name it as the target (of `serve`: first; of `inspect`: --target), and a drafter made for it as DRAFT",
         )
 
 

@@ -94,4 +94,8 @@ def _near_names(path: Path) -> str:
     except CheckpointError:
         return "Check the spelling of the path"
     near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.6)
-    return f"Near names there: {', '.join(near)}" if near else f"Nothing in {parent} has a similar name"
+    return (
+        f"Near names there: {', '.join(near)}"
+        if near
+        else f"Check the path: nothing in {parent} has a similar name"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -17,6 +18,9 @@ from truedraft.cli.output import speaker
 from truedraft.cli.requests import SamplingOptions
 from truedraft.config.schema import parse_speculation
 from truedraft.errors import ConfigError
+
+_ENGINE_ONLY = ("device", "dtype", "kernels", "threads", "max_model_len", "draft_vocab", "max_num_seqs")
+_DEFAULT = asdict(PairOptions())
 
 
 @takes_records
@@ -51,10 +55,8 @@ def chat(
       truedraft chat TARGET --draft DRAFT --temperature 0.7 --system "You answer in one sentence."
       echo "Name three rivers." | truedraft chat --demo --json
     """
-    if url is not None and (pair.demo or pair.target is not None or pair.draft is not None):
-        raise ConfigError(
-            "--url names a server; it has its own pair", remedy="Leave out TARGET, --draft and --demo"
-        )
+    if url is not None:
+        _check_beside_url(pair)
     params = sampling.sampling_params(pair.seed)
     speculation = parse_speculation(pair.speculation)
     say = speaker(quiet=quiet)
@@ -73,6 +75,21 @@ def chat(
             _read_lines(session, runner, as_json=as_json, quiet=quiet)
         finally:
             runner.run(source.close())
+
+
+def _check_beside_url(pair: PairOptions) -> None:
+    """Raise ConfigError for a flag that would have no effect: the server chose its pair and engine."""
+    if pair.demo or pair.target is not None or pair.draft is not None:
+        raise ConfigError(
+            "--url names a server; it has its own pair", remedy="Leave out TARGET, --draft and --demo"
+        )
+    given = [f"--{name.replace('_', '-')}" for name in _ENGINE_ONLY if getattr(pair, name) != _DEFAULT[name]]
+    if given:
+        raise ConfigError(
+            "--url names a server; its engine was set up when it started",
+            seen=", ".join(given),
+            remedy="Leave it out, or give it to `truedraft serve`",
+        )
 
 
 def _read_lines(session: ChatSession, runner: asyncio.Runner, *, as_json: bool, quiet: bool) -> None:

@@ -164,5 +164,5 @@ def _raise_for(status: int, content: bytes) -> None:
             "The server refused the key", seen=said, remedy="Give --api-key or TRUEDRAFT_API_KEY"
         )
     if status < 500:
-        raise RequestError("The server refused the request", seen=said)
+        raise RequestError(f"The server refused the request. It says: {said}")
     raise BackendError("The server failed", seen=said)

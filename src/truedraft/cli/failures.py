@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -47,12 +48,14 @@ def report_failure(error: BaseException, *, as_json: bool) -> int:
 
 def report_usage(error: Any, *, as_json: bool) -> int:
     """As `report_failure`, for the command line's own errors (unknown option, missing value)."""
-    message = str(error.format_message()).rstrip(".")
+    message = str(error.format_message()).rstrip(".") or "No command was named"  # the list of them is shown
+    message = re.sub(r"Input should be (a valid \w+), unable to parse .*", r"it should be \1", message)
+    message += "" if message.endswith("?") else "."
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", None) or "truedraft"
-    print(f"error: {message}. See `{path} --help`.", file=sys.stderr)
+    print(f"error: {message} See `{path} --help`.", file=sys.stderr)
     if as_json:
-        body = {"type": "UsageError", "message": f"{message}.", "exit_code": WRONG_USE}
+        body = {"type": "UsageError", "message": message, "exit_code": WRONG_USE}
         print(json.dumps({"error": body}, ensure_ascii=False))
     return WRONG_USE
 

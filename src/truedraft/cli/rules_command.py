@@ -35,7 +35,7 @@ def rules_command(
     if rule is not None:
         found = [one for one in found if rule.lower() in (str(one["id"]), str(one["topic"]).lower())]
     if not found:
-        raise ConfigError("There is no such rule", seen=rule, allowed=_near(str(rule)))
+        raise ConfigError("There is no such rule", seen=rule, remedy=_near(str(rule)))
     if as_json:
         print_json(found)
     elif len(found) == 1:
@@ -49,8 +49,9 @@ rules_command.__doc__ = unwrap(rules_command.__doc__ or "")
 
 def _near(name: str) -> str:
     ids = [str(one["id"]) for one in rules_json()]
-    near = difflib.get_close_matches(name.lower(), ids, n=3, cutoff=0.4)
-    return f"{', '.join(near)} …" if near else "`truedraft rules` lists them"
+    near = difflib.get_close_matches(name.lower(), ids, n=3, cutoff=0.7)
+    listed = "`truedraft rules` lists ids and topics"
+    return f"Perhaps {' or '.join(near)} is meant; {listed}" if near else listed
 
 
 def _print_list(rules: list[dict[str, object]]) -> None:

@@ -22,7 +22,7 @@ from truedraft.server.state import make_state, state_of
 
 _ABOUT = (
     "An OpenAI-compatible server that drafts with DFlash and says how much of the text was drafted. "
-    "Fields that are not listed are refused by name."
+    "Fields that are not listed are refused by name where they would change the answer."
 )
 
 

@@ -121,7 +121,9 @@ async def _drain(admission: Admission, stopper: _Stopper, drain_s: float) -> boo
     """→ whether every answer in flight became complete."""
     admission.start_drain()
     if admission.in_flight:
-        log.warning("shutting down: %d answers have %g s to end", admission.in_flight, drain_s)
+        running = admission.in_flight
+        said = "1 answer has" if running == 1 else f"{running} answers have"
+        log.warning("shutting down: %s %g s to end", said, drain_s)
     idle = asyncio.create_task(admission.wait_idle(drain_s))
     hurry = asyncio.create_task(stopper.hurry.wait())
     await asyncio.wait((idle, hurry), return_when=asyncio.FIRST_COMPLETED)

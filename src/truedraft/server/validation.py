@@ -67,8 +67,17 @@ def _request_error(
         return RequestError(f"The field `{path}` is missing", param=path)
     # The branches of a union each say what they take.
     said = dict.fromkeys(entry["msg"] for entry in faults if _short(_path(entry["loc"])) == path)
-    wanted = ", or ".join(text.removeprefix("Input should be ") for text in said)
+    wanted = ", or ".join(_wanted(text) for text in said)
     return RequestError(f"`{path}` cannot be used", param=path, seen=fault["input"], allowed=wanted)
+
+
+def _wanted(text: str) -> str:
+    """pydantic's `Input should be X` and `List should have X after validation, not Y` → X."""
+    return (
+        text.removeprefix("Input should be ")
+        .removeprefix("List should have ")
+        .partition(" after validation")[0]
+    )
 
 
 def _weight(fault: Any) -> tuple[bool, bool, int, int]:

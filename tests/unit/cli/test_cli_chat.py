@@ -239,6 +239,12 @@ def test_url_and_pair_exclude_each_other(truedraft: Any, composition: Any) -> No
     assert composition.loads == []
 
 
+def test_url_refuses_flags_of_an_engine_by_name(truedraft: Any, composition: Any) -> None:
+    ran = truedraft("chat", "--url", "http://127.0.0.1:1", "--threads", "2", "--max-num-seqs", "3")
+    assert ran.code == 2
+    assert "--threads, --max-num-seqs" in ran.err
+
+
 def test_a_source_that_is_closed_early_lets_go(composition: Any) -> None:
     async def go() -> ScriptedBackend:
         backend = ScriptedBackend(lambda prompt, request: Answer("long " * 50, delay_s=0.001))

@@ -89,7 +89,11 @@ def test_table_says_the_same_as_the_commands() -> None:
 
 
 def test_no_arguments_show_the_help(truedraft: Any) -> None:
-    assert "Usage: truedraft" in truedraft().out
+    for args, path in (((), "truedraft"), (("demo-pair",), "truedraft demo-pair")):
+        ran = truedraft(*args)
+        assert ran.code == 2
+        assert f"Usage: {path}" in ran.out
+        assert ran.err == f"error: No command was named. See `{path} --help`.\n"
 
 
 def test_version(truedraft: Any) -> None:
@@ -103,7 +107,7 @@ def test_version(truedraft: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["serv"], "No such command"),
+        (["serv"], "No such command 'serv'. Did you mean 'serve'? See `truedraft --help`."),
         (["generate", "--promt", "x"], "No such option"),
         (["generate", "--max-tokens", "many"], "max-tokens"),
         (["generate", "--prompt"], "requires an argument"),
