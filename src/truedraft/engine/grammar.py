@@ -92,7 +92,7 @@ class GrammarCompiler:
         source = _to_llguidance(grammar, param)
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
-            # The first mask builds most of the lexer: what is too complex for it fails here.
+            # The first two masks build most of the lexer: what is too complex for it fails here.
             GrammarConstraint(matcher.deep_copy(), self._vocab_size, self._eos_ids).probe(param)
             return matcher
         raise _refusal(matcher, param)
@@ -159,9 +159,13 @@ class GrammarConstraint:
                 self._read(token_id)
 
     def probe(self, param: str) -> None:
-        """Raises RequestError for `param` where even the first mask is beyond the limits."""
+        """Raises RequestError for `param` where even the first two masks are beyond the limits."""
         try:
-            self.masks(())
+            words = self.masks(())[0].view(np.uint32)
+            allowed = words & ~self._eos_mask
+            if allowed.any():
+                word = int(allowed.argmax())
+                self.masks((32 * word + int(allowed[word]).bit_length() - 1,))
         except BackendError as error:
             raise _refusal(self._matcher, param) from error
 
