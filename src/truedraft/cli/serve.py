@@ -105,5 +105,5 @@ async def _serve(
 
     clean = await serve_async(backend, config, sock=listener, on_ready=announce) == 0
     if not clean:
-        say("answers were cut off when --drain-s ran out")
+        say("answers were cut off: --drain-s ran out, or a second signal ended the wait")
     return OK if clean else INTERRUPTED
