@@ -39,7 +39,7 @@ def plan_kv(
     Raises ConfigError for a length the target does not have, CapacityError where one sequence of
     `max_model_len` does not fit.
     """
-    max_model_len = _max_model_len(target, config)
+    max_model_len = max_model_len_of(target, config)
     per_token = sum(
         kv_bytes_per_token(
             spec.num_layers, spec.attention.num_kv_heads, spec.attention.head_dim, dtype.itemsize
@@ -68,7 +68,8 @@ def plan_kv(
     return KVPlan(num_pages, config.page_len, max_model_len, num_pages * page_bytes)
 
 
-def _max_model_len(target: TargetSpec, config: EngineConfig) -> int:
+def max_model_len_of(target: TargetSpec, config: EngineConfig) -> int:
+    """Longest prompt and answer together. Raises ConfigError for more than the target has."""
     if config.max_model_len is None:
         return target.max_position
     if config.max_model_len > target.max_position:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from truedraft.backends.kv_plan import KVPlan, plan_kv
+from truedraft.backends.kv_plan import KVPlan, max_model_len_of, plan_kv
 from truedraft.backends.tokenizer import ModelTokenizer
 from truedraft.config.schema import EngineConfig
 from truedraft.contract.backend import ModelInfo
@@ -91,6 +91,10 @@ def load_pair(
     target_spec: TargetSpec, drafter_spec: DrafterSpec | None, config: EngineConfig, report: Report
 ) -> LoadedPair:
     """Load weights, build caches, measure costs. Raises CheckpointError, ConfigError, CapacityError."""
+    # What the config says wrong is said before anything heavy.
+    num_drafted = drafter_spec.num_drafted if drafter_spec is not None else 0
+    speculation = _default_speculation(config, num_drafted)
+    max_model_len_of(target_spec, config)
     device = _device(config, report)
     tokenizer = ModelTokenizer.load(Path(target_spec.path))  # before the weights: it is quick to fail
     dtype, ops = _dtype_and_ops(config, device, report)
@@ -114,7 +118,7 @@ def load_pair(
         max_num_seqs=config.max_num_seqs,
         prefill_chunk_len=config.prefill_chunk_len,
         block_len=drafter_spec.block_len if drafter_spec is not None else 0,
-        num_drafted=drafter_spec.num_drafted if drafter_spec is not None else 0,
+        num_drafted=num_drafted,
     )
     return LoadedPair(
         target_spec=target_spec,
@@ -128,7 +132,7 @@ def load_pair(
         runner=runner,
         scheduler=Scheduler(limits, allocator, VerifyPolicy(limits.num_drafted, costs)),
         costs=costs,
-        speculation=_default_speculation(config, limits.num_drafted),
+        speculation=speculation,
         seeds=itertools.count(),
         base_seed=config.seed,
     )

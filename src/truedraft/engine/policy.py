@@ -20,7 +20,8 @@ MAX_PROBE_TOKENS = 192
 PROFIT_FRAC = 1.02  # a draft pass must promise this much, or plain decoding stays
 
 
-OBSERVATION_WEIGHT = 0.04  # how far one step moves the table
+OBSERVATION_WEIGHT = 0.02  # how far one step moves the point it speaks of
+SCALE_WEIGHT = 0.06  # and how far all points, of both curves: a machine that is slow is slow for all
 MAX_SURPRISE = 2.0  # a step further off than this was disturbed by something else
 
 
@@ -46,14 +47,21 @@ class CostCurve:
         low = min(bisect_left(xs, rows) - 1, len(xs) - 2)
         return max(ys[low] + (ys[low + 1] - ys[low]) * (rows - xs[low]) / (xs[low + 1] - xs[low]), ys[low])
 
-    def observe(self, rows: int, seconds: float) -> None:
-        """Move the nearest point a little towards what a step of `rows` took."""
+    def surprise(self, rows: int, seconds: float) -> float:
+        """How many times as long as expected a pass took, within bounds; 1 where nothing is known."""
         expected = self(rows)
         if expected <= 0 or seconds <= 0:
-            return
-        surprise = min(max(seconds / expected, 1 / MAX_SURPRISE), MAX_SURPRISE)
+            return 1.0
+        return min(max(seconds / expected, 1 / MAX_SURPRISE), MAX_SURPRISE)
+
+    def scale(self, factor: float) -> None:
+        """Multiply all points."""
+        self._seconds = [seconds * factor for seconds in self._seconds]
+
+    def move(self, rows: int, factor: float) -> None:
+        """Multiply the point nearest to `rows`."""
         at = min(range(len(self._rows)), key=lambda index: abs(self._rows[index] - rows))
-        self._seconds[at] *= 1 + OBSERVATION_WEIGHT * (surprise - 1)
+        self._seconds[at] *= factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +72,18 @@ class CostTable:
     draft: CostCurve
 
     def observe(self, rows: int, verify_s: float, blocks: int, draft_s: float) -> None:
-        """Take in a step that held nothing but rounds."""
-        self.verify.observe(rows, verify_s)
+        """Take in a step that held nothing but rounds.
+
+        What it says of the machine moves both curves; what it says of its own size moves that point.
+        Else plain steps, after a busy start, would grow cheap beside drafts that are never tried.
+        """
+        surprise = self.verify.surprise(rows, verify_s)
+        draft_surprise = self.draft.surprise(blocks, draft_s) if blocks else 1.0
+        for curve in (self.verify, self.draft):
+            curve.scale(1 + SCALE_WEIGHT * (surprise - 1))
+        self.verify.move(rows, 1 + OBSERVATION_WEIGHT * (surprise - 1))
         if blocks:
-            self.draft.observe(blocks, draft_s)
+            self.draft.move(blocks, 1 + OBSERVATION_WEIGHT * (draft_surprise - 1))
 
 
 @dataclass(slots=True)

@@ -22,12 +22,15 @@ from truedraft.kvcache.pages import PageAllocator
 logger = logging.getLogger(__name__)
 
 
+STREAMING_SHARE = 4  # while others stream, a prompt gets this part of a chunk: they wait a shorter time
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
     """What a step may hold. `block_len` rows past the committed length are scratch for drafting."""
 
     max_num_seqs: int
-    prefill_chunk_len: int  # prompt tokens a step while others decode, and alone
+    prefill_chunk_len: int  # prompt tokens a step; a part of it while others decode
     block_len: int  # 0 without a drafter
     num_drafted: int
 
@@ -157,7 +160,9 @@ class Scheduler:
 
     def _plan_prefill(self) -> list[Extend]:
         budget = self._limits.prefill_chunk_len
-        extends = []
+        if any(seq.is_decoding for seq in self._running):
+            budget = max(1, budget // STREAMING_SHARE)
+        extends: list[Extend] = []
         for seq in self._running:
             if seq.is_decoding or budget <= 0:
                 continue

@@ -99,11 +99,31 @@ def test_cost_curve_interpolates_and_extends():
     assert CostCurve({1: 2.0})(9) == 2.0
 
 
-def test_costs_follow_the_steps_that_are_run():
-    curve = CostCurve({1: 1.0, 8: 2.0})
+def table() -> CostTable:
+    return CostTable(CostCurve({1: 1.0, 8: 2.0}), CostCurve({0: 0.0, 1: 0.5}))
+
+
+def test_a_step_moves_the_point_it_speaks_of():
+    costs = table()
     for _ in range(400):
-        curve.observe(7, 3.0)
-    assert curve(8) == pytest.approx(3.1, abs=0.3)
-    assert curve(1) == 1.0
-    curve.observe(1, 1000.0)  # disturbed: moves the point only a little
-    assert curve(1) < 1.1
+        costs.observe(8, 3.0, 0, 0.0)
+        costs.observe(1, 1.0, 0, 0.0)
+    assert costs.verify(8) == pytest.approx(3.0, rel=0.15)
+    assert costs.verify(1) == pytest.approx(1.0, rel=0.15)
+
+
+def test_plain_steps_tell_of_the_machine_too():
+    """A table measured on a busy machine: plain decoding alone must bring all of it down."""
+    costs = table()
+    for _ in range(60):
+        costs.observe(1, 0.5, 0, 0.0)
+    assert costs.verify(1) == pytest.approx(0.5, rel=0.1)
+    assert costs.verify(8) < 1.4
+    assert costs.draft(1) < 0.35
+
+
+def test_a_disturbed_step_moves_little():
+    costs = table()
+    costs.observe(1, 1000.0, 1, 1000.0)
+    assert costs.verify(1) < 1.15
+    assert costs.draft(1) < 0.6
