@@ -16,7 +16,7 @@ _OUTS, _WIDTH = 3072, 576
 _SET_BYTES = 48 * 2**20  # more than the last-level cache of most machines: decoding reads from memory
 _ROWS = (1, 4, 8)
 _NUM_SWEEPS = 5
-_BUDGET_S = 0.25 # no new sweep after this
+_BUDGET_S = 0.25  # no new sweep after this
 # The native kernels' rows do not depend on each other, so that speculation changes not one bit. That
 # is worth more than a measured advantage of torch's smaller than this factor.
 _NATIVE_MARGIN = 1.3
