@@ -46,7 +46,6 @@ class EngineLoop:
         self._thread = threading.Thread(target=self._turn_until_closed, name="truedraft-engine", daemon=True)
         self.last_turn_s = time.monotonic()
         self.num_steps = 0
-        self.num_failures = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -114,7 +113,6 @@ class EngineLoop:
             events = self._scheduler.commit(plan, result)
         except Exception as error:
             # A failed step leaves no sequence in a known state: end them all, serve the next ones.
-            self.num_failures += 1
             logger.exception("an engine step failed")
             events = self._scheduler.end_all(FinishReason.ERROR, f"the engine's step failed: {error}")
         self._deliver(events)
